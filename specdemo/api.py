@@ -164,10 +164,10 @@ def load(
     if url is not None or plain_url is not None:
         if target is not None:
             raise UsageError("Servers have their own models; leave the target out, or the servers' URLs.")
-        from specdemo.engines.server.engine import remote_pair  # httpx takes a quarter of a second to import
+        from specdemo.engines.server.engine import server_pair  # httpx takes a quarter of a second to import
 
         named = {"speculative": url, "plain": plain_url}
-        return Pair(remote_pair(Servers(**{side: Server(url=url) for side, url in named.items() if url})))
+        return Pair(server_pair(Servers(**{side: Server(url=url) for side, url in named.items() if url})))
     if target is None:
         return Pair(default_pair(**runtime))
     models = [_model(str(target), models_dir)]

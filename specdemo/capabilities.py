@@ -10,7 +10,7 @@ from typing import Literal
 from specdemo.errors import capitalised
 from specdemo.strategies import STRATEGIES, DraftKindName, Plain, ServerDefault, Strategy
 
-EngineName = Literal["genai", "traced", "server"]
+EngineName = str  # a key of ENGINES
 ServerKind = Literal["llama.cpp", "openai"]  # "openai": any other with its protocol
 
 SERVERS: dict[ServerKind, str] = {"llama.cpp": "llama.cpp", "openai": "an OpenAI-compatible server"}
@@ -19,66 +19,111 @@ SERVERS: dict[ServerKind, str] = {"llama.cpp": "llama.cpp", "openai": "an OpenAI
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """`label` names the engine in a list of choices, `noun` in a sentence.
+    """What an engine is and can do. `label` names it in a list of choices, `noun` in a sentence.
 
-    It runs `strategies`, and those in `with_eagle3` also with an EAGLE-3 head. Settings of `live` strategies can be
-    changed during a run. `unsupported`: settings that it refuses. `concurrent`: it serves several requests at once.
-    `local`: it loads models on this machine, `copies` of each. `samples_exactly`: whether sampling keeps the target's
-    distribution; None if unknown.
+    `implementation` is its class, imported when it is loaded. It runs `strategies`, and those in `with_eagle3` also
+    with an EAGLE-3 head, and loads `drafts`. Settings of `live` strategies can be changed during a run.
+    `unsupported`: settings that it refuses. `concurrent`: it serves several requests at once. `local`: it loads
+    models on this machine, `copies` of the target, and more memory for passes of `fixed_lengths`. `samples_exactly`:
+    whether sampling keeps the target's distribution; None if unknown. `repeats_bits`: greedy outputs stay identical
+    with quantized activations.
     """
 
     name: EngineName
     label: str
     noun: str
+    implementation: str
     strategies: tuple[str, ...]
+    drafts: tuple[DraftKindName, ...]
     with_eagle3: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
     unsupported: frozenset[str] = frozenset()
     concurrent: bool = False
     local: bool = True
     copies: int = 1
+    fixed_lengths: bool = False
     samples_exactly: bool | None = None
+    repeats_bits: bool = False
+    # for targets and drafts that differ from most
+    loads_parts: bool = False  # of a target whose embeddings are a network of their own
+    limits_linear_attention: bool = False  # such a target needs a constant lookahead, and no prefix caching
+    compares_special_tokens: bool = False  # of target and draft, by their ids
+    penalises_heads: bool = True  # a repetition penalty works if the head lacks some of the target's tokens
+    when_refused: str = ""  # another likely reason if no proposal was accepted
 
 
-ENGINES: dict[EngineName, EngineInfo] = {
-    engine.name: engine
-    for engine in (
-        EngineInfo(
-            "genai",
-            label="OpenVINO GenAI",
-            noun="GenAI engine",
-            strategies=("constant", "confidence", "lookup"),
-            with_eagle3=("constant",),
-            unsupported=frozenset({"kv_cache", "max_assistant_tokens"}),
-            concurrent=True,
-            copies=2,  # of the target for each side, of the draft also to replay its proposals
-            samples_exactly=False,
-        ),
-        EngineInfo(
-            "traced",
-            label="Traced: specdemo's own loop",
-            noun="traced engine",
-            strategies=("constant", "confidence", "auto", "lookup", "suffix", "combined"),
-            with_eagle3=("constant", "confidence", "auto", "combined"),
-            live=("constant", "confidence", "suffix"),
-            samples_exactly=True,
-        ),
-        EngineInfo(
-            "server",
-            label="A server",
-            noun="remote engine",
-            strategies=("server",),
-            unsupported=frozenset({"kv_cache", "max_assistant_tokens", "sequential"}),
-            concurrent=True,
-            local=False,
-        ),
+ENGINES: dict[EngineName, EngineInfo] = {}
+
+
+def register(engine: EngineInfo) -> None:
+    ENGINES[engine.name] = engine
+
+
+DEFAULT_ENGINE, SERVER_ENGINE = "genai", "server"
+
+register(
+    EngineInfo(
+        DEFAULT_ENGINE,
+        label="OpenVINO GenAI",
+        noun="GenAI engine",
+        implementation="specdemo.engines.genai.engine:GenAIEngine",
+        strategies=("constant", "confidence", "lookup"),
+        drafts=("model", "eagle3", "dflash", "mtp"),
+        with_eagle3=("constant",),
+        unsupported=frozenset({"kv_cache", "max_assistant_tokens"}),
+        concurrent=True,
+        copies=2,  # of the target for each side, of the draft also to replay its proposals
+        samples_exactly=False,
+        loads_parts=True,
+        limits_linear_attention=True,
+        compares_special_tokens=True,
+        penalises_heads=False,
+        when_refused="A faulty load is possible, too (openvino.genai issue 4425): restart specdemo and compare.",
     )
-}
+)
+register(
+    EngineInfo(
+        "traced",
+        label="Traced: specdemo's own loop",
+        noun="traced engine",
+        implementation="specdemo.engines.traced.engine:TracedEngine",
+        strategies=("constant", "confidence", "auto", "lookup", "suffix", "combined"),
+        drafts=("model", "translated", "eagle3"),
+        with_eagle3=("constant", "confidence", "auto", "combined"),
+        live=("constant", "confidence", "suffix"),
+        fixed_lengths=True,
+        samples_exactly=True,
+        repeats_bits=True,
+    )
+)
+register(
+    EngineInfo(
+        SERVER_ENGINE,
+        label="A server",
+        noun="server engine",
+        implementation="specdemo.engines.server.engine:ServerEngine",
+        strategies=("server",),
+        drafts=("server",),
+        unsupported=frozenset({"kv_cache", "max_assistant_tokens", "sequential"}),
+        concurrent=True,
+        local=False,
+    )
+)
 
-LOCAL: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.local)
-CONCURRENT: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.concurrent)
-PARTIAL = frozenset[str]().union(*(engine.unsupported for engine in ENGINES.values()))
-"""Settings that some engine refuses."""
+
+def local_engines() -> tuple[EngineName, ...]:
+    return tuple(name for name, engine in ENGINES.items() if engine.local)
+
+
+def live_parameters() -> tuple[str, ...]:
+    """Return the settings that can be changed during a run: those of strategies that some engine runs live."""
+    live = (STRATEGIES[strategy] for engine in ENGINES.values() for strategy in engine.live)
+    return tuple(dict.fromkeys(name for strategy in live for name in strategy.parameters()))
+
+
+def partly_supported() -> frozenset[str]:
+    """Return the settings that some engine refuses."""
+    return frozenset[str]().union(*(engine.unsupported for engine in ENGINES.values()))
 
 
 def supports(engine: EngineName, setting: str) -> bool:
@@ -87,7 +132,7 @@ def supports(engine: EngineName, setting: str) -> bool:
 
 @dataclass(frozen=True)
 class DraftKind:
-    """A kind of draft and the engines that load it.
+    """A kind of draft. `noun` names it in a sentence.
 
     `greedy_only`: it cannot sample. `allows_lookup`: its pair also supports prompt lookup and suffix decoding.
     `limited`: GenAI supports it only with a constant lookahead, greedily, one request at a time, and without prefix
@@ -95,31 +140,33 @@ class DraftKind:
     """
 
     name: DraftKindName
-    noun: str  # in a sentence
-    engines: tuple[EngineName, ...]
+    noun: str
     greedy_only: bool = False
     allows_lookup: bool = True
     limited: bool = False
+
+    @property
+    def engines(self) -> tuple[EngineName, ...]:
+        return tuple(name for name, engine in ENGINES.items() if self.name in engine.drafts)
 
 
 DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
     kind.name: kind
     for kind in (
-        DraftKind("model", "a model with the target's tokenizer", LOCAL),
+        DraftKind("model", "a model with the target's tokenizer"),
         # its text is encoded anew for the target
-        DraftKind("translated", "a draft with a different tokenizer", ("traced",), greedy_only=True),
+        DraftKind("translated", "a draft with a different tokenizer", greedy_only=True),
         # the following read the target's hidden states; a DFlash draft proposes a whole round in one pass
-        DraftKind("eagle3", "an EAGLE-3 head", LOCAL),
-        DraftKind("dflash", "a DFlash draft", ("genai",), greedy_only=True, limited=True),
+        DraftKind("eagle3", "an EAGLE-3 head"),
+        DraftKind("dflash", "a DFlash draft", greedy_only=True, limited=True),
         DraftKind(
             "mtp",
             "a multi-token-prediction head",
-            ("genai",),
             greedy_only=True,
             allows_lookup=False,  # its target is exported in parts, for which GenAI has no prompt lookup
             limited=True,
         ),
-        DraftKind("server", "a server's draft", ("server",), allows_lookup=False),
+        DraftKind("server", "a server's draft", allows_lookup=False),
     )
 }
 
@@ -159,7 +206,11 @@ def refusal(strategy: Strategy, engine: EngineName, *, kv_cache: bool = True) ->
     if strategy.needs_costs and not kv_cache:
         return f"{setting} needs the step costs of a KV cache, so kv_cache must be on"
     if strategy.name not in ENGINES[engine].strategies:
-        other = "policy server" if engine == "server" else f"the {engines_of(type(strategy))[0]} engine"
+        other = (
+            f"policy {ServerDefault.policy.name}"
+            if not ENGINES[engine].local
+            else f"the {engines_of(type(strategy))[0]} engine"
+        )
         return f"the {engine} engine does not support {setting}; choose {other}"
     return None
 
@@ -182,7 +233,7 @@ def pair_refusal(
     if kind.greedy_only and sampling:
         return f"{capitalised(kind.noun)} works in greedy decoding only; switch sampling off."
     if draft != "server" and isinstance(strategy, ServerDefault):
-        return "Policy server is for remote engines; choose policy constant."
+        return "Policy server is for the server engine; choose policy constant."
     if not proposes(type(strategy), draft, engine):
         if kind.limited:
             reason = f"{capitalised(kind.noun)} proposes a constant number of tokens in the {engine} engine"
@@ -191,9 +242,9 @@ def pair_refusal(
         or_engine = f", or the {engines[0]} engine" if engines else ""
         reason = f"With {kind.noun} the {engine} engine does not support {' '.join(strategy.setting())}"
         return f"{reason}; choose policy constant{or_engine}."
-    if draft == "eagle3" and engine == "genai" and penalty:
+    if draft == "eagle3" and penalty and not ENGINES[engine].penalises_heads:
         return (
-            "With this EAGLE-3 head the genai engine does not support a repetition penalty; "
+            f"With this EAGLE-3 head the {engine} engine does not support a repetition penalty; "
             "set repetition_penalty to 1, or choose the traced engine."
         )
     return None

@@ -53,7 +53,7 @@ def is_text(value: Any) -> bool:
         return False
 
 
-SCHEMA = 2  # version of all JSON objects for other programs
+SCHEMA = 3  # version of all JSON objects for other programs
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

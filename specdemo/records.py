@@ -4,6 +4,7 @@ A run is a prefill followed by rounds. Plain decoding is a run without proposals
 one clock. Files are untrusted: the limits exceed any real run but keep every sum and ratio finite.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import accumulate
@@ -15,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_fiel
 
 from specdemo.capabilities import ServerKind
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import DraftKindName, HeadName, Plain, Strategy
+from specdemo.strategies import DraftKindName, HeadName, Parameters, Plain, Strategy
 
 MAX_TOKENS = 2048  # in a run; also limits its rounds, and the proposals of a round
 MAX_TURNS = 256  # in a chat before its prompt
@@ -222,7 +223,7 @@ class DraftToken(Record):
 
     id: Count | None
     text: str
-    verdict: Outcome
+    outcome: Outcome
     copied: bool = False
     draft_probability: Probability | None = None
     target_probability: Probability | None = None
@@ -251,21 +252,38 @@ class Round(Record):
         """Number of accepted proposals; if unreported, of committed tokens without the correction or bonus token."""
         if self.proposed is None:
             return max(len(self.committed) - 1, 0)
-        return sum(token.verdict is Outcome.ACCEPTED for token in self.proposed)
+        return sum(token.outcome is Outcome.ACCEPTED for token in self.proposed)
 
     @property
     def contradicts_itself(self) -> bool:
         """Whether outcomes are in an order that no verification gives, or more are accepted than committed."""
-        outcomes = [token.verdict for token in self.proposed or ()]
-        possible = outcomes_from_counts(len(outcomes), self.accepted)
-        # a text that ends within the proposals leaves the following ones unjudged
-        ended = [Outcome.ACCEPTED] * self.accepted + [Outcome.DISCARDED] * (len(outcomes) - self.accepted)
-        return bool(outcomes) and (outcomes not in (possible, ended) or self.accepted > len(self.committed))
+        outcomes = [token.outcome for token in self.proposed or ()]
+        possible = [outcomes_from_counts(len(outcomes), self.accepted, ended=ended) for ended in (False, True)]
+        return bool(outcomes) and (outcomes not in possible or self.accepted > len(self.committed))
 
 
-def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
-    unaccepted = [Outcome.REJECTED, *[Outcome.DISCARDED] * (proposed - accepted - 1)]
+def outcomes_from_counts(proposed: int, accepted: int, *, ended: bool = False) -> list[Outcome]:
+    """Return the outcomes of proposals; if the text `ended` within them, those after its end are unjudged."""
+    unaccepted = [Outcome.DISCARDED if ended else Outcome.REJECTED, *[Outcome.DISCARDED] * (proposed - accepted - 1)]
     return [Outcome.ACCEPTED] * accepted + unaccepted[: proposed - accepted]
+
+
+def outcomes_from_ids(
+    proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False
+) -> list[Outcome] | None:
+    """Return the outcomes of a round's proposals, or None if they cannot have led to its committed tokens.
+
+    A correction token differs from the rejected one: by definition in greedy decoding, and in sampling because
+    max(0, p − q) is 0 where a proposal can be rejected. A round that `ended` the run may commit none, after an
+    accepted end-of-text token.
+    """
+    accepted = 0
+    while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:
+        accepted += 1
+    ended = ended and accepted == len(committed)
+    if not ended and accepted != len(committed) - 1:
+        return None
+    return outcomes_from_counts(len(proposed), accepted, ended=ended)
 
 
 class DraftCounts(Record):
@@ -336,12 +354,18 @@ class WarmUp(Record):
     steady: bool
 
 
-class Move(Record):
-    """A setting changed during a run, effective from this round of the speculative side on."""
+class SettingsUpdate(Record):
+    """Settings changed during a run, with their new values, effective from this round of the speculative side on."""
 
     round: int = Field(ge=1, le=MAX_TOKENS)
-    num_assistant_tokens: Count | None = None
-    assistant_confidence_threshold: Probability | None = None
+    values: dict[str, Count | Probability] = Field(max_length=len(Parameters.model_fields))
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def label(self) -> str:
+        """The new values in words, such as "lookahead 6"."""
+        titles = {name: field.title or name for name, field in Parameters.model_fields.items()}
+        return ", ".join(f"{titles[name].lower()} {value:g}" for name, value in self.values.items() if name in titles)
 
 
 _RESOLUTION = 5e-4  # of a log-probability in f32, where kernels differ
@@ -378,13 +402,11 @@ class Costs(Record):
 
     `verify[γ]`: the target's pass over γ + 1 tokens and the choice among them, so `verify[0]` is a plain step;
     `drafting[γ]`: the draft model's part, empty without one. A validator makes both non-decreasing.
-    `samples[γ]` counts the rounds behind both, 0 where they are interpolated. `other_load` is the share of the
-    processor that other processes took.
+    `other_load` is the share of the processor that other processes took.
     """
 
     verify: Annotated[tuple[Seconds, ...], AfterValidator(_rising)] = Field(min_length=1, max_length=MAX_TOKENS)
     drafting: Annotated[tuple[Share, ...], AfterValidator(_rising)] = Field((), max_length=MAX_TOKENS)
-    samples: tuple[Count, ...] = Field((), max_length=MAX_TOKENS)
     other_load: Probability | None = None
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own form
@@ -463,7 +485,7 @@ class Comparison(Record):
     history: tuple[Turn, ...] = Field((), max_length=MAX_TURNS)
     warm_up: dict[Side, WarmUp] | None = None
     repeats: tuple[Trial, ...] = Field((), max_length=MAX_TOKENS)
-    moves: tuple[Move, ...] = Field((), max_length=MAX_TOKENS)
+    settings_updates: tuple[SettingsUpdate, ...] = Field((), max_length=MAX_TOKENS)
     other_load: Probability | None = None
     failures: dict[Side, str] = Field(default_factory=dict)
     divergence: Divergence | None = None
@@ -513,4 +535,4 @@ class Slice:
     rounds: tuple[Round, ...]
     finish_reason: FinishReason | None
     trace_source: TraceSource
-    moves: tuple[Move, ...] = ()
+    settings_updates: tuple[SettingsUpdate, ...] = ()

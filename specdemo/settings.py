@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from specdemo.capabilities import ENGINES, EngineName, effective, refusal, supports
+from specdemo.capabilities import DEFAULT_ENGINE, ENGINES, EngineName, effective, refusal, supports
 from specdemo.errors import SettingsError, capitalised, quoted
 from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, parameters, policies, strategy_of
 
@@ -79,7 +79,7 @@ class _Selection(Checked):
     """Settings that select the strategy; the page and the terminal's help list them before the strategies' own."""
 
     engine: Annotated[EngineName, Choice(lambda: {name: engine.label for name, engine in ENGINES.items()})] = Field(
-        "genai", title="Engine", description="what runs the models"
+        DEFAULT_ENGINE, title="Engine", description="what runs the models"
     )
     drafter: Annotated[str, Choice(lambda: {name: drafter.label for name, drafter in drafters().items()})] = Field(
         "model", title="Drafter", description="who proposes the next tokens"

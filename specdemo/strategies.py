@@ -22,7 +22,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Drafter:
+class DrafterInfo:
     """`subject` is its name in a sentence. `model`: a draft model proposes. `copies`: it copies from earlier text."""
 
     name: str
@@ -44,7 +44,7 @@ class Strategy:
     """
 
     name: ClassVar[str]
-    drafter: ClassVar[Drafter]
+    drafter: ClassVar[DrafterInfo]
     policy: ClassVar[Policy]
     template: ClassVar[str]
     drafts: ClassVar[tuple[DraftKindName, ...]] = ("model", "translated", "eagle3")
@@ -89,12 +89,12 @@ class Strategy:
         return None
 
 
-NO_DRAFTER = Drafter("none", "Nobody", "nobody")
-DRAFT_MODEL = Drafter("model", "Draft model", "the draft", model=True)
-SERVER_DRAFTER = Drafter("model", "The server's own drafter", "the server's drafter", model=True)  # of any kind
-PROMPT_LOOKUP = Drafter("lookup", "Prompt lookup", "prompt lookup", copies=True)
-SUFFIX_TREE = Drafter("suffix", "Suffix tree", "the suffix tree", copies=True)
-COMBINED = Drafter("combined", "Draft and suffix tree", "the draft with the suffix tree", model=True, copies=True)
+NO_DRAFTER = DrafterInfo("none", "Nobody", "nobody")
+DRAFT_MODEL = DrafterInfo("model", "Draft model", "the draft", model=True)
+SERVER_DRAFTER = DrafterInfo("model", "The server's drafter", "the server's drafter", model=True)  # of any kind
+PROMPT_LOOKUP = DrafterInfo("lookup", "Prompt lookup", "prompt lookup", copies=True)
+SUFFIX_TREE = DrafterInfo("suffix", "Suffix tree", "the suffix tree", copies=True)
+COMBINED = DrafterInfo("combined", "Draft and suffix tree", "the draft with the suffix tree", model=True, copies=True)
 CONSTANT = Policy("constant", "Lookahead")
 CONFIDENCE = Policy("confidence", "Confidence")
 AUTOMATIC = Policy("auto", "Automatic")
@@ -119,7 +119,7 @@ class Parameters(BaseModel):
         description="the draft stops after a token below this probability",
     )
     max_assistant_tokens: int = Field(
-        20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
+        20, ge=1, le=64, title="Maximum draft tokens", description="where the draft stops, however confident"
     )
     max_ngram_size: int = Field(
         3, ge=1, le=16, title="N-gram size", description="longest run of recent tokens to look up in the text so far"
@@ -207,7 +207,7 @@ class ServerDefault(Strategy):
     drafter = SERVER_DRAFTER
     policy = Policy("server", "As the server was started")
     drafts = ("server",)
-    template = "the server's own lookahead"
+    template = "the server's lookahead"
 
 
 @register
@@ -288,7 +288,7 @@ class Combined(Strategy):
         return []
 
 
-def drafters() -> dict[str, Drafter]:
+def drafters() -> dict[str, DrafterInfo]:
     all_drafters = (strategy.drafter for strategy in STRATEGIES.values())
     return {drafter.name: drafter for drafter in all_drafters if drafter is not SERVER_DRAFTER}
 

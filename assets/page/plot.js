@@ -7,7 +7,7 @@ import { unpack } from "./files.js";
 /** @typedef {import("./rounds.js").SideName} SideName */
 /** @typedef {{ data: any[], layout: any }} Figure in the light scheme's colours, without the template */
 /** @typedef {{ script: string, colours: Record<string, string>, template: any, config: any, charts: Record<string, Figure> }} Kit */
-/** @typedef {{ round: number, num_assistant_tokens: number | null, assistant_confidence_threshold: number | null }} Move */
+/** @typedef {{ round: number, label: string }} SettingsUpdate */
 
 const [REDRAW_MS, BUSY_MS] = [250, 1000]; // between drawings; while an engine on this machine may compute, at most BUSY_MS
 const IDLE_FACTOR = 40; // then, idle this many times as long as a drawing took
@@ -69,9 +69,9 @@ export class Chart {
     this.drawSoon();
   }
 
-  /** Show the rounds of both sides so far. @param {Record<SideName, Timed[]>} sides @param {Move[]} moves @param {string} run @param {boolean} busy */
-  grow(sides, moves, run, busy) {
-    Object.assign(this, { run, busy, fill: (/** @type {Figure} */ figure) => filled(figure, sides, moves) });
+  /** Show the rounds of both sides so far. @param {Record<SideName, Timed[]>} sides @param {SettingsUpdate[]} updates @param {string} run @param {boolean} busy */
+  grow(sides, updates, run, busy) {
+    Object.assign(this, { run, busy, fill: (/** @type {Figure} */ figure) => filled(figure, sides, updates) });
     this.drawSoon();
   }
 
@@ -131,19 +131,17 @@ export class Chart {
   }
 }
 
-/** Fill each trace from the columns that it names, and mark moved settings. @param {Figure} figure @param {Record<SideName, Timed[]>} sides @param {Move[]} moves */
-function filled({ data, layout }, sides, moves) {
+/** Fill each trace from the columns that it names, and mark changed settings. @param {Figure} figure @param {Record<SideName, Timed[]>} sides @param {SettingsUpdate[]} updates */
+function filled({ data, layout }, sides, updates) {
   const rows = { plain: sides.plain.map(columns), speculative: sides.speculative.map(columns) };
   for (const trace of data) {
     const { side, x, y } = trace.meta, known = rows[/** @type {SideName} */ (side)].filter((row) => (row[x] ?? null) !== null && (row[y] ?? null) !== null);
     Object.assign(trace, { x: known.map((row) => row[x]), y: known.map((row) => row[y]) });
   }
-  const applied = moves.filter(({ round }) => round < rows.speculative.length);
+  const applied = updates.filter(({ round }) => round < rows.speculative.length);
   const places = applied.map(({ round }) => (data[0].meta.x === "seconds" ? rows.speculative[round - 1].seconds : round - 0.5));
   layout.shapes = places.map((x) => ({ x0: x, x1: x, y0: 0, y1: 1, yref: "paper" }));
-  layout.annotations = applied.map(({ num_assistant_tokens: lookahead, assistant_confidence_threshold: threshold }, index) => (
-    { x: places[index], y: 1, yref: "paper", text: lookahead === null ? `threshold ${threshold}` : `lookahead ${lookahead}` }
-  ));
+  layout.annotations = applied.map(({ label }, index) => ({ x: places[index], y: 1, yref: "paper", text: label }));
 }
 
 /** The figure with the colours of the light scheme replaced by those of the page. @template T @param {T} figure @param {Kit} kit @returns {T} */

@@ -39,7 +39,7 @@ export class Race {
     /** @type {Comparison | null} */ this.request = null; // prompt, pair and settings
     /** @type {Finished | null} */ this.finished = null;
     /** @type {string | null} */ this.failure = null;
-    /** @type {any[]} */ this.moves = []; // of settings
+    /** @type {import("./plot.js").SettingsUpdate[]} */ this.updates = [];
     /** @type {number | null} */ this.lead = null; // in tokens, at the moment the first side finished
     /** @type {string | null} */ this.markedRun = null; // whose divergence is marked
     this.recorded = false; // whether it is a recording, which plays before the visitor's first run
@@ -88,12 +88,12 @@ export class Race {
     if (event.kind === "slice") {
       this.panes[/** @type {SideName} */ (event.side)].source = event.source;
       this.player.add(event.side, event.rounds, event.done);
-      this.moves.push(...event.moves);
+      this.updates.push(...event.settings_updates);
     }
     if (event.kind === "end") {
       const { run, record, anatomy } = event;
       this.finished = { run, record, anatomy }; // it is sent again with the figures of repeats
-      this.moves = record.moves;
+      this.updates = record.settings_updates;
       this.panes.speculative.source = record.trace_source;
       for (const side of SIDES) this.player.finish(side, roundsOf(record[side]), record[side].draft_counts);
     }
@@ -129,7 +129,7 @@ export class Race {
   begin(run, request) {
     this.finished = this.failure = null;
     this.startedRuns.add(run);
-    Object.assign(this, { run, request, moves: [], lastEvent: -1 });
+    Object.assign(this, { run, request, updates: [], lastEvent: -1 });
     const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
     this.recorded = Boolean(recorded);
@@ -176,7 +176,7 @@ export class Race {
   /** @param {Player} player */
   drawCharts({ sides: { plain, speculative }, complete }) {
     const shown = { plain: plain.rounds.slice(0, plain.shown), speculative: speculative.rounds.slice(0, speculative.shown) };
-    for (const chart of this.charts) chart.grow(shown, this.moves, this.run, !complete);
+    for (const chart of this.charts) chart.grow(shown, this.updates, this.run, !complete);
   }
 
   /** Show tokens, as a share of the limit, on the bars. @param {Player} player */

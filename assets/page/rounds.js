@@ -5,7 +5,7 @@ import { TIPS, explanations } from "./glossary.js";
 
 /**
  * @typedef {{ id: number | null, text: string, probability?: number | null, entropy?: number | null }} Token
- * @typedef {{ id: number | null, text: string, verdict: "accepted" | "rejected" | "discarded", copied?: boolean, draft_probability?: number | null, target_probability?: number | null, draft_likeliest?: Token[], target_likeliest?: Token[] }} Proposal
+ * @typedef {{ id: number | null, text: string, outcome: "accepted" | "rejected" | "discarded", copied?: boolean, draft_probability?: number | null, target_probability?: number | null, draft_likeliest?: Token[], target_likeliest?: Token[] }} Proposal
  * @typedef {object} Round
  * @property {Token[]} committed
  * @property {number} seconds
@@ -25,7 +25,7 @@ export const SIDES = ["plain", "speculative"];
 
 /** Number of accepted proposals; if unreported, all committed tokens but the last, which is the target's. @param {Round} round */
 export function acceptedIn({ proposed, committed }) {
-  return proposed ? proposed.filter(({ verdict }) => verdict === "accepted").length : Math.max(committed.length - 1, 0);
+  return proposed ? proposed.filter(({ outcome }) => outcome === "accepted").length : Math.max(committed.length - 1, 0);
 }
 
 /** A side's rounds, each with the figures at its end. */
@@ -73,7 +73,7 @@ export class Timeline {
 /** Name the token that the target adds to a round. @param {Round} round */
 function targetTokenName({ proposed }) {
   if (!proposed?.length) return "target's token";
-  return proposed.some(({ verdict }) => verdict === "rejected") ? "correction token" : "bonus token";
+  return proposed.some(({ outcome }) => outcome === "rejected") ? "correction token" : "bonus token";
 }
 
 /** A round as an element: accepted proposals, then rejected and discarded ones, then the target's own tokens. @param {Timed} timed @param {{ side: SideName, source?: string }} options source of the proposals' record */
@@ -93,9 +93,9 @@ export function renderRound(timed, { side, source = "measured" }) {
   };
   committed.slice(0, accepted).forEach((token, index) => append(token, index, "accepted", () => tip("accepted proposal", proposed?.[index], token, source)));
   for (const draft of proposed?.slice(accepted) ?? []) {
-    const name = draft.verdict === "rejected" ? "rejected proposal" : "discarded proposal: it followed a rejected one and was never judged";
-    const span = element.appendChild(make("span", visible(draft), `token ${draft.verdict}${draft.text.trim() ? "" : " blank"}${draft.copied ? " copied" : ""}`));
-    TIPS.set(span, () => `${tip(name, draft, null, source)}\n${draft.verdict === "rejected" ? instead(round) : ""}`.trim());
+    const name = draft.outcome === "rejected" ? "rejected proposal" : "discarded proposal: it followed a rejected one and was never judged";
+    const span = element.appendChild(make("span", visible(draft), `token ${draft.outcome}${draft.text.trim() ? "" : " blank"}${draft.copied ? " copied" : ""}`));
+    TIPS.set(span, () => `${tip(name, draft, null, source)}\n${draft.outcome === "rejected" ? instead(round) : ""}`.trim());
   }
   const [kind, name] = side === "plain" ? ["plain", "target's token"] : ["own", number ? targetTokenName(round) : "target's token"];
   committed.slice(accepted).forEach((token, index) => append(token, accepted + index, kind, () => `${tip(name, null, token, source)}\n${instead(round)}`.trim()));
@@ -105,13 +105,13 @@ export function renderRound(timed, { side, source = "measured" }) {
 /** A round as chips, each with the probabilities of draft and target. @param {Round} round */
 export function renderChips(round) {
   const accepted = acceptedIn(round);
-  const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, verdict: "accepted", copied: false }));
+  const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, outcome: "accepted", copied: false }));
   const odds = (/** @type {any} */ draft) => {
     const mine = draft.copied ? "copy" : known(draft.draft_probability) || known(draft.target_probability) ? fixed(draft.draft_probability) : "";
     return mine && known(draft.target_probability) ? `${mine} → ${fixed(draft.target_probability)}` : mine;
   };
   return [
-    ...drafts.map((draft) => chip(visible(draft), draft.verdict + (draft.copied ? " copied" : ""), draft.verdict + (draft.copied ? ", copied" : ""), odds(draft))),
+    ...drafts.map((draft) => chip(visible(draft), draft.outcome + (draft.copied ? " copied" : ""), draft.outcome + (draft.copied ? ", copied" : ""), odds(draft))),
     ...round.committed.slice(accepted).map((token) => chip(visible(token), "own", targetTokenName(round), !known(token.probability) ? "" : `→ ${fixed(token.probability)}`)),
   ];
 }
@@ -153,7 +153,7 @@ function tip(name, draft, token, source) {
 
 /** The likeliest tokens of both sides where a proposal was rejected; else nothing. @param {Round} round */
 export function instead({ proposed }) {
-  const rejected = proposed?.find(({ verdict }) => verdict === "rejected");
+  const rejected = proposed?.find(({ outcome }) => outcome === "rejected");
   const likeliest = (/** @type {Token[] | undefined} */ tokens) => tokens?.map((token) => `${visible(token)} ${fixed(token.probability)}`).join(" · ");
   const sides = { target: likeliest(rejected?.target_likeliest), draft: likeliest(rejected?.draft_likeliest) };
   return Object.entries(sides).flatMap(([side, tokens]) => (tokens ? `${side}'s likeliest: ${tokens}` : [])).join("\n");

@@ -95,7 +95,7 @@ def measured(pair: ModelPair) -> Iterator[str]:
     try:
         with Pair(pair) as opened, progress("loading") as show:
             began = perf_counter()
-            engine, load = opened.settings().engine, OtherLoad(least_seconds=1)
+            engine, load = opened.settings().engine, OtherLoad(min_seconds=1)
             costs = opened.costs(
                 lambda event: show(getattr(event, "name", "finishing"), f", {perf_counter() - began:.0f} s")
             )

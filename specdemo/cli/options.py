@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from specdemo.capabilities import ServerKind
+from specdemo.capabilities import SERVER_ENGINE, ServerKind
 from specdemo.errors import UsageError, quoted
 from specdemo.models import catalogue
 from specdemo.models.library import draft_for, resolve
@@ -109,9 +109,9 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
 
 def chosen_servers(options: argparse.Namespace) -> Servers | None:
     """Return the servers that options or, without them, the environment name; None if there are none."""
-    local = options.target is not None or getattr(options, "engine", "server") != "server"
+    local = options.target is not None or getattr(options, "engine", SERVER_ENGINE) != SERVER_ENGINE
     if local and (options.url or options.plain_url):
-        raise UsageError("--url and --plain-url are for the remote engine; leave them out, or --target and --engine.")
+        raise UsageError("--url and --plain-url are for the server engine; leave them out, or --target and --engine.")
     urls = {
         "plain": options.plain_url or os.environ.get(PLAIN_URL_VARIABLE),
         "speculative": options.url or os.environ.get(URL_VARIABLE),
@@ -137,15 +137,15 @@ def add_models_dir(parser: argparse.ArgumentParser) -> None:
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
     """Return the pair that options name, which may still need conversion, or the default one."""
     servers = chosen_servers(options)
-    engine = getattr(options, "engine", "server" if servers is not None and options.target is None else None)
-    if engine == "server":
+    engine = getattr(options, "engine", SERVER_ENGINE if servers is not None and options.target is None else None)
+    if engine == SERVER_ENGINE:
         if servers is None:
-            raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
+            raise UsageError("The server engine needs the address of a server; give --url and --plain-url.")
         if options.target is not None or options.draft is not None:
-            raise UsageError("The remote engine takes its models from servers; leave --target and --draft out.")
-        from specdemo.engines.server.engine import remote_pair  # httpx takes a quarter of a second to import
+            raise UsageError("The server engine takes its models from servers; leave --target and --draft out.")
+        from specdemo.engines.server.engine import server_pair  # httpx takes a quarter of a second to import
 
-        return remote_pair(servers)
+        return server_pair(servers)
     if options.target is None:
         if options.draft is not None:
             raise UsageError("--draft needs --target; give both.")

@@ -16,7 +16,7 @@ from specdemo.decoding.lookahead import LONGEST_MATCH, DiscountedMean
 from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
 
 _MAX_PROPOSALS = 64  # tokens
-_LEAST_CHANCE = 0.05  # of a copied token: no pass is so cheap that a less likely one pays
+_MIN_CHANCE = 0.05  # of a copied token: no pass is so cheap that a less likely one pays
 _ID_RANGE = 2**32  # exceeds every token id
 
 Rates = Sequence[DiscountedMean]  # how often the likeliest next token is right, by matched tokens
@@ -171,7 +171,7 @@ class CopyIndex:
 
     def copy(self, ends: Sequence[int], limit: int) -> Match:
         size = self._tree.matched(ends)
-        return self._tree.continuation(ends[size], size, limit, _LEAST_CHANCE, self._rates) if size else Match()
+        return self._tree.continuation(ends[size], size, limit, _MIN_CHANCE, self._rates) if size else Match()
 
 
 @singledispatch

@@ -16,7 +16,6 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
@@ -30,9 +29,9 @@ _PRIOR = 4.0  # weight of the assumptions made before there are outcomes, in out
 _PROBE_SHARE = 0.02  # of the time while rounds are plain: the cost of a useless draft
 LONGEST_MATCH = 8  # tokens in a suffix tree; longer ones found nothing more in the text used for tuning
 # how often a copy's next token was right after a match of 1 to 8 tokens, rounded: 88 answers of SmolLM2-135M-Instruct
-_COPIES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85)
-_DRAFTING, _DRAFTED = 1.2, 6.0  # what a draft's rounds are assumed to gain at first, and the weight, in plain steps
-_WORTH_DRAFTING = 0.94  # below 1, since what a stopped draft would gain in easier text is lost; found on 88 answers
+_COPY_RATES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85)
+_DRAFT_GAIN, _DRAFT_WEIGHT = 1.2, 6.0  # of a draft's rounds before there are any; the weight in plain steps
+_MIN_DRAFT_GAIN = 0.94  # below 1, since what a stopped draft would gain in easier text is lost; found on 88 answers
 _UPDATE_ROUNDS = 8  # between updates of the thresholds, which take some 30 µs
 
 
@@ -111,7 +110,7 @@ class Estimates:
         # priors, rounded from fits on answers of SmolLM2-135M-Instruct with its bundled draft
         self.draft = Calibration(0.4, 0.9)
         self.restart()
-        self.copies = [DiscountedMean(_PRIOR * rate, _PRIOR) for rate in (0.0, *_COPIES)]  # by matched tokens
+        self.copies = [DiscountedMean(_PRIOR * rate, _PRIOR) for rate in (0.0, *_COPY_RATES)]  # by matched tokens
 
     def restart(self) -> None:
         """Forget what holds for one text only."""
@@ -189,12 +188,13 @@ class CombinedPolicy(AutoPolicy):
 
     def __post_init__(self) -> None:
         self.estimates.restart()
-        self._drafting = DiscountedMean(_DRAFTING * _DRAFTED, _DRAFTED)  # tokens in a plain step's time, as `rate`
+        # tokens in a plain step's time, as `rate`
+        self._drafting = DiscountedMean(_DRAFT_GAIN * _DRAFT_WEIGHT, _DRAFT_WEIGHT)
         super().__post_init__()
 
     def _pays(self) -> bool:
         """By rounds that drafted: a mean acceptance says too little, since a chain ends where the draft is unsure."""
-        return self._drafting.value > _WORTH_DRAFTING
+        return self._drafting.value > _MIN_DRAFT_GAIN
 
     def copies(self, drafted: int, chances: Sequence[float], *, more: bool) -> int:
         """Return how many copied tokens should end a round after `drafted` ones; `more`: another would pay, too."""
@@ -238,18 +238,3 @@ def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estima
                 return AutoPolicy(costs, strategy.max_assistant_tokens, estimates or Estimates())
             return CombinedPolicy(costs, len(costs.verify), estimates or Estimates())
     raise TypeError(f"there is no policy for {strategy}")
-
-
-Proposed = TypeVar("Proposed")
-
-
-def propose(
-    policy: LookaheadPolicy,
-    limit: int,
-    choose: Callable[[Sequence[Proposed]], Proposed],
-    confidence: Callable[[Proposed], float],
-) -> list[Proposed]:
-    proposals: list[Proposed] = []
-    while len(proposals) < limit and policy.proposes_more(len(proposals), lambda: confidence(proposals[-1])):
-        proposals.append(choose(proposals))
-    return proposals

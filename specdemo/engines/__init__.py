@@ -3,8 +3,10 @@
 An engine's own modules are imported when it is loaded: importing OpenVINO takes more than a second.
 """
 
+from pkgutil import resolve_name
+
 import specdemo.models  # noqa: F401 (blocks OpenVINO's telemetry)
-from specdemo.capabilities import EngineName
+from specdemo.capabilities import ENGINES, EngineName
 from specdemo.engines.base import THOROUGH, Engine, Thoroughness
 from specdemo.errors import OPENVINO_FAILURES, LoadError
 from specdemo.records import ModelPair, Side
@@ -17,16 +19,7 @@ def load_engine(
     if side == "plain":
         pair = pair.model_copy(update={"draft": None})
     try:
-        if name == "genai":
-            from specdemo.engines.genai.engine import GenAIEngine
-
-            return GenAIEngine(pair, lazy=side is not None, thoroughness=thoroughness)
-        if name == "traced":
-            from specdemo.engines.traced.engine import TracedEngine
-
-            return TracedEngine(pair, thoroughness=thoroughness)
+        engine: Engine = resolve_name(ENGINES[name].implementation)(pair, side, thoroughness=thoroughness)
     except OPENVINO_FAILURES as error:  # such as its CPU plugin's, which may need memory or a thread to start at all
         raise LoadError.of(error, f"OpenVINO cannot load {pair.name}", "check its installation") from error
-    from specdemo.engines.server.engine import RemoteEngine
-
-    return RemoteEngine(pair, thoroughness=thoroughness)
+    return engine

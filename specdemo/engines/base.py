@@ -23,7 +23,6 @@ from specdemo.records import (
     Environment,
     FinishReason,
     ModelPair,
-    Outcome,
     Request,
     Round,
     Run,
@@ -98,9 +97,9 @@ class Engine(ABC):
     thoroughness: Thoroughness = THOROUGH
 
     @property
-    def remote(self) -> bool:
-        """Whether servers decode. They do not pause between rounds, so sides cannot take turns."""
-        return not ENGINES[self.name].local
+    def local(self) -> bool:
+        """Whether it decodes in this process. Servers do not pause between rounds, so sides cannot take turns."""
+        return ENGINES[self.name].local
 
     @abstractmethod
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
@@ -148,11 +147,9 @@ def counted_drafts(committed: Sequence[Token], proposed: int | None, accepted: i
         raise ValueError(f"{accepted} of {proposed} proposals")
     accepted = min(accepted, len(committed))
     tokens = [*committed[:accepted], *[Token(id=None, text="")] * (proposed - accepted)]
-    outcomes = outcomes_from_counts(proposed, accepted)
-    if accepted == len(committed):  # the text ends within the proposals, so the following ones are unjudged
-        outcomes[accepted:] = [Outcome.DISCARDED] * (proposed - accepted)
+    outcomes = outcomes_from_counts(proposed, accepted, ended=accepted == len(committed))
     return tuple(
-        DraftToken(id=token.id, text=token.text, verdict=outcome)
+        DraftToken(id=token.id, text=token.text, outcome=outcome)
         for token, outcome in zip(tokens, outcomes, strict=True)
     )
 

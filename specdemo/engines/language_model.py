@@ -21,12 +21,12 @@ import openvino
 from openvino import _offline_transformations
 from openvino import opset13 as ops
 
-from specdemo.decoding.verification import Ids, Logits
+from specdemo.decoding.round import ModelSequence
+from specdemo.decoding.sampling import Ids, Logits
 from specdemo.engines.sequences import (
     CHUNK,
     CachedSequence,
     Layout,
-    ModelSequence,
     Paged,
     Stateful,
     States,

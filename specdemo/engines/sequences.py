@@ -8,13 +8,13 @@ sequence or, at a higher cost, a second token follows it. `LanguageModel` tries 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import openvino
 
-from specdemo.decoding.verification import Logits
+from specdemo.decoding.sampling import Logits
 
 CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
 _MAX_REUSED = 65  # tokens of the longest verification; requests up to this length are reused
@@ -27,14 +27,6 @@ follows or, after a lone token, a second token.
 """
 
 States = npt.NDArray[np.float32]  # hidden states, shape (tokens, hidden)
-
-
-class ModelSequence(Protocol):
-    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
-        """Return logits after each of the last tokens, shape (last, vocabulary), valid until the next call."""
-
-    def read(self, ids: Sequence[int]) -> Iterator[int]:
-        """Prefill most of a long text, yielding the number of tokens read so far."""
 
 
 class CachedSequence(ABC):

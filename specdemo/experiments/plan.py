@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from specdemo.capabilities import CONCURRENT, ENGINES, EngineName, strategies, supports
+from specdemo.capabilities import DEFAULT_ENGINE, ENGINES, EngineName, strategies, supports
 from specdemo.errors import PairError, SettingsError, SpecdemoError, quoted
 from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import changed_settings, pair_settings
@@ -138,8 +138,8 @@ def _check(pair: ModelPair, variant: Variant) -> None:
     if concurrency is None:
         check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
         return
-    if settings.engine not in CONCURRENT:
-        raise SettingsError(f"The {settings.engine} engine serves one request at a time; choose {CONCURRENT[0]}.")
+    if not ENGINES[settings.engine].concurrent:
+        raise SettingsError(f"The {settings.engine} engine serves one request at a time; choose {DEFAULT_ENGINE}.")
     if settings.do_sample:
         raise SettingsError("Outputs of several requests at once are compared; switch sampling off.")
     if not 1 <= concurrency <= MAX_CONCURRENCY:
@@ -358,7 +358,7 @@ PRESETS = {
             "Test several requests at once",
             "measure how the speedup changes with several requests at once",
             Axes(concurrency=(1, 2, 4, 8, 16)),
-            CONCURRENT[0],
+            DEFAULT_ENGINE,
             limit=8,
             repeats=6,  # one row a repeat; the interval of fewer than five is a guess
         ),

@@ -20,9 +20,9 @@ from specdemo.errors import PromptError, RunError
 from specdemo.experiments.concurrent import run_blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.prompts import Task
-from specdemo.racing.costs import known_costs, recall
+from specdemo.racing.costs import known_costs, load_costs
 from specdemo.racing.race import run_alone
-from specdemo.racing.trials import can_run, rehearse, trials
+from specdemo.racing.trials import can_run, trials, warm_up_variants
 from specdemo.racing.warm_up import WARM_UP_PROMPT
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record, Request, Run, Trial, Turn
 from specdemo.results import metrics
@@ -247,7 +247,7 @@ class _Measurement:
             candidates = (self.plan.variants[name].settings for name in sorted(stage.groups[0].order))
             runnable = [settings for settings in candidates if can_run(engine.pair, settings, costs)]
             left = None if self.plan.minutes is None else stage.until * self.plan.minutes * 60 - self.seconds
-            plain = rehearse(
+            plain = warm_up_variants(
                 engine, WARM_UP_PROMPT, runnable, costs, over, None if left is None else WARM_SHARE * left
             )
             if plain is not None and left is not None and not self.reach:
@@ -265,8 +265,10 @@ class _Measurement:
         if self.plan.minutes is None:
             return known_costs(engine, stop=self.stop)
         needed = any(variant.settings.strategy.needs_costs for variant in self.plan.variants.values())
-        bound = COSTS_SHARE * self.plan.minutes * 60
-        return known_costs(engine, stop=self.stop, bound=bound) if needed else recall(engine.name, engine.pair)
+        seconds = COSTS_SHARE * self.plan.minutes * 60
+        return (
+            known_costs(engine, stop=self.stop, seconds=seconds) if needed else load_costs(engine.name, engine.pair)
+        )
 
     def fit(self, plain: Run) -> None:
         """Shorten runs until the time allows `MIN_TRIALS` of each variant, by the pace of a plain run."""

@@ -1,4 +1,4 @@
-"""Comparisons as JSON objects of schema 2, and back.
+"""Comparisons as JSON objects of schema 3, and back; objects of schema 2 are read, too.
 
 The object is the record itself. For readers without this package, each side also has its text, token ids and rates,
 and `summary` has the page's figures and sentences. `from_json` ignores these.
@@ -33,9 +33,28 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Comparison:
     """Raise ValueError if the object has another schema or contradicts itself."""
-    if data.get("schema") != SCHEMA:
+    if data.get("schema") == 2:
+        data = _from_schema_2(data)
+    elif data.get("schema") != SCHEMA:
         raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
     return Comparison.model_validate({**data, **{side: _run(data[side]) for side in SIDES}})
+
+
+def _from_schema_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Rename what schema 2 called `verdict` and `moves`, whose values were fields."""
+    updates = []
+    for update in data.get("moves", ()):
+        values = {name: value for name, value in update.items() if name != "round" and value is not None}
+        updates.append({"round": update["round"], "values": values})
+    sides = dict[str, Any]()
+    for side in SIDES:
+        rounds = [
+            {**step, "proposed": proposed and [{**draft, "outcome": draft["verdict"]} for draft in proposed]}
+            for step in (data[side]["prefill"], *data[side]["rounds"])
+            for proposed in [step.get("proposed")]
+        ]
+        sides[side] = {**data[side], "prefill": rounds[0], "rounds": rounds[1:]}
+    return {**data, **sides, "settings_updates": updates}
 
 
 def _run(data: dict[str, Any]) -> Run:

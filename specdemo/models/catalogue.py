@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.capabilities import DRAFT_KINDS, effective, strategies
+from specdemo.capabilities import DEFAULT_ENGINE, DRAFT_KINDS, ENGINES, SERVER_ENGINE, effective, strategies
 from specdemo.errors import ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, is_converted, traced_runtime
@@ -26,7 +26,7 @@ from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DraftKindName, parameters, strategy_of
+from specdemo.strategies import DraftKindName, ServerDefault, parameters, strategy_of
 
 BUNDLED = ASSETS / "story-pair"
 MODELS_VARIABLE, PAIR_VARIABLE = "SPECDEMO_MODELS", "SPECDEMO_PAIR"
@@ -107,9 +107,9 @@ class Entry(Record):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory of the pair with GenAI's engine."""
+        """Estimated memory of the pair in the default engine."""
         draft = self.draft.disk_bytes if self.draft is not None else 0
-        return memory_needed(self.target.disk_bytes, draft, "genai")
+        return memory_needed(self.target.disk_bytes, draft, DEFAULT_ENGINE)
 
 
 @cache
@@ -279,7 +279,7 @@ def require_draft(pair: ModelPair) -> Model:
 def defaults_of(target: Model) -> Defaults:
     """Return a target's default settings: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
-        return Defaults(generation={"engine": "server", "policy": "server"})
+        return Defaults(generation={"engine": SERVER_ENGINE, "policy": ServerDefault.policy.name})
     for entry in catalogue():
         if is_source(target, entry.target):
             return entry.defaults
@@ -301,14 +301,15 @@ def default_runtime(target: Model, **chosen: Any) -> RuntimeSettings:
 
 
 def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """Return a pair's defaults updated with `chosen`. The traced engine is preferred where quantization helps it, and
-    prompt lookup proposes for a target alone.
+    """Return a pair's defaults updated with `chosen`. Where quantization helps, an engine that repeats bits is
+    preferred, and prompt lookup proposes for a target alone.
     """
     chosen = {"drafter": default_drafter(pair)} | chosen
-    traced = "traced" in DRAFT_KINDS[pair.draft_kind or "model"].engines
-    if "engine" not in chosen and traced and traced_runtime(pair) != pair.runtime:
-        with suppress(SettingsError):  # a chosen setting needs the other engine
-            return _with_defaults(pair, {"engine": "traced"} | chosen)
+    if "engine" not in chosen and traced_runtime(pair) != pair.runtime:
+        for engine in DRAFT_KINDS[pair.draft_kind or "model"].engines:
+            if ENGINES[engine].repeats_bits:
+                with suppress(SettingsError):  # a chosen setting needs another engine
+                    return _with_defaults(pair, {"engine": engine} | chosen)
     return _with_defaults(pair, chosen)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
-from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, EngineName, pair_refusal
+from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVER_ENGINE, EngineName, local_engines, pair_refusal
 from specdemo.errors import OPENVINO_FAILURES, GGUFError, LoadError, PairError, SettingsError, capitalised
 from specdemo.files import link_or_copy
 from specdemo.models.catalogue import catalogue, check_target, is_source, require_draft
@@ -76,14 +76,14 @@ def check_pair(target: Model, draft: Model | None) -> PairReport:
     check_target(target)
     free = memory_free()
     if target.server is not None:
-        remote = EngineReport(engine="server", can_run=True, memory_needed=0)
-        return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(remote,), memory_free=free)
+        report = EngineReport(engine=SERVER_ENGINE, can_run=True, memory_needed=0)
+        return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(report,), memory_free=free)
     unconverted = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
     compared = draft if draft is not None and not draft.head and unconverted is None else None
     difference = _difference(target, compared) if compared is not None else None
     target_bytes, draft_bytes = (0 if model is None else stored_bytes(model) for model in (target, draft))
     engines = []
-    for name in LOCAL:
+    for name in local_engines():
         needed = memory_needed(target_bytes, draft_bytes, name)
         refusal = _refusal(name, target, draft, difference)
         remark = refusal
@@ -150,9 +150,9 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     """Check that an engine can load a pair whose `translated` is set."""
     if (pair.target.server is None) != ENGINES[engine].local:
         raise PairError(
-            "This model is on a server; choose the remote engine (server)."
+            "This model is on a server; choose the server engine."
             if ENGINES[engine].local
-            else "The remote engine runs only models on a server; choose the genai engine."
+            else "The server engine runs only models on a server; choose the genai engine."
         )
     difference = f"Target and draft have different tokenizers; {_ADVICE}." if pair.translated else None
     refusal = _refusal(engine, pair.target, pair.draft, difference)
@@ -165,7 +165,8 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
 
 def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
     check_engine(pair, engine)
-    if engine == "genai" and pair.target.linear_attention and not isinstance(strategy, Plain):
+    limited = pair.target.linear_attention and ENGINES[engine].limits_linear_attention
+    if limited and not isinstance(strategy, Plain):
         if pair.runtime.enable_prefix_caching:
             raise SettingsError(
                 "GenAI cannot speculate with prefix caching for a target with linear attention; switch it off."
@@ -217,14 +218,16 @@ def _difference(target: Model, draft: Model) -> str | None:
 def _refusal(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
     if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
         return _MTP_REFUSAL
-    if target.in_parts and ENGINES[engine].local and (engine != "genai" or draft is None or draft.head != "mtp"):
+    has_own_head = draft is not None and draft.head == "mtp"
+    if target.in_parts and ENGINES[engine].local and not (ENGINES[engine].loads_parts and has_own_head):
         return _PARTS_REFUSAL
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
         return "A DFlash draft runs in the genai engine only; choose it, or another draft."
     if engine in DRAFT_KINDS["translated"].engines:
         return None
     has_tokenizers = all(model.path is not None and is_converted(model) for model in (target, draft) if model)
-    if difference is None and engine == "genai" and draft is not None and not draft.head and has_tokenizers:
+    compares = ENGINES[engine].compares_special_tokens
+    if difference is None and compares and draft is not None and not draft.head and has_tokenizers:
         return _special_token_refusal(target, draft)
     return difference
 

@@ -98,7 +98,7 @@ def memory_needed(target_bytes: int, draft_bytes: int, engine: EngineName) -> in
     GenAI, 1.5 and 0.5 billion 3.8 (3.8), where each side has its own target.
     """
     needed = _COPY_FACTOR * (ENGINES[engine].copies * target_bytes + draft_bytes)
-    if engine == "traced":
+    if ENGINES[engine].fixed_lengths:
         needed += _LENGTHS_FACTOR * sum(size for size in (target_bytes, draft_bytes) if size <= FIXED_BYTES)
     return int(1e8 + needed)  # 0.1 GB: Python and OpenVINO
 

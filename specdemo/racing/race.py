@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError, ServerError, SpecdemoError
@@ -24,11 +23,11 @@ from specdemo.records import (
     Costs,
     Divergence,
     FinishReason,
-    Move,
     Phase,
     Request,
     Round,
     Run,
+    SettingsUpdate,
     Side,
     Slice,
     Turn,
@@ -39,28 +38,21 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
 SLICE_SECONDS = 0.2
-_LAST = 16  # preceding tokens on which rounding is measured
+_ROUNDING_TOKENS = 16  # preceding tokens on which rounding is measured
 RaceEvent = Phase | Slice | Comparison
 
 
-class LiveSettings(NamedTuple):
-    """Current values of the controls that can change during a run."""
-
-    num_assistant_tokens: int
-    assistant_confidence_threshold: float
-
-    def of(self, strategy: Strategy) -> dict[str, Any]:
-        return {name: value for name, value in self._asdict().items() if name in strategy.parameters()}
+LiveSettings = Mapping[str, float]  # current values of settings that can be changed during a run, by name
 
 
 class RaceSide:
     def __init__(
-        self, name: Side, decoder: Decoder, strategy: Strategy, live_settings: Callable[[], LiveSettings | None]
+        self, name: Side, decoder: Decoder, strategy: Strategy, live_settings: Callable[[], LiveSettings]
     ) -> None:
         self.name: Side = name
         self.decoder, self.rounds, self.clock = decoder, decoder.rounds(), 0.0
         self.error: ServerError | None = None
-        self.moves: list[Move] = []
+        self.settings_updates: list[SettingsUpdate] = []
         self._strategy, self._live_settings = strategy, live_settings
         self._done: list[Round] = []
 
@@ -91,7 +83,7 @@ class RaceSide:
 
     def slice(self, seconds: float, stop: Callable[[], bool]) -> Iterator[Slice]:
         """Compute for `seconds`, or until the side is over or stopped; yield the slice."""
-        rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
+        rounds, until, before = list[Round](), self.clock + seconds, len(self.settings_updates)
         with self.catch_error():
             while self.finish_reason is None and self.clock < until and not stop():
                 self._apply_live_settings(len(self._done) + len(rounds))
@@ -99,17 +91,21 @@ class RaceSide:
                 assert isinstance(step, Round), "progress of the prefill is over"
                 rounds.append(step)
                 self.clock += step.seconds
-        yield replace(self._record(rounds), moves=tuple(self.moves[before:]))
+        yield replace(self._record(rounds), settings_updates=tuple(self.settings_updates[before:]))
 
     def _apply_live_settings(self, number: int) -> None:
-        live = self._live_settings()
-        values = {} if live is None else live.of(self._strategy)
+        live, current = self._live_settings(), vars(self._strategy)
+        values = {
+            name: type(value)(live[name])  # as a float arrives what may be a whole number
+            for name, value in current.items()
+            if value is not None and live.get(name, value) != value
+        }
         strategy = replace(self._strategy, **values)
-        if strategy != self._strategy and self.decoder.update_strategy(strategy):
+        if values and self.decoder.update_strategy(strategy):
             self._strategy = strategy
-            self.moves.append(Move(round=number, **values))
+            self.settings_updates.append(SettingsUpdate(round=number, values=values))
 
-    def run(self) -> Run:
+    def result(self) -> Run:
         if not self._done:
             return Run.without("failed" if self.error is not None else "cancelled")
         reason = self.finish_reason or "cancelled"
@@ -131,7 +127,7 @@ def race(
     stop: Callable[[], bool] = lambda: False,
     costs: Costs | None = None,
     slice_seconds: float = SLICE_SECONDS,
-    live_settings: Callable[[], LiveSettings | None] = lambda: None,
+    live_settings: Callable[[], LiveSettings] = dict,
 ) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield slices as they happen and the comparison at the end.
 
@@ -149,7 +145,7 @@ def race(
         warmed = yield from warm_up_sides(engine, sides, request, costs, stop)
         load = OtherLoad(engine.thoroughness.load_seconds)
         # a server decodes on while nobody reads, so servers take turns by whole runs
-        for group in [[side] for side in sides.values()] if engine.remote else [list(sides.values())]:
+        for group in [list(sides.values())] if engine.local else [[side] for side in sides.values()]:
             for side in group:
                 yield from side.prefill(stop)
             while (unfinished := [side for side in group if side.finish_reason is None]) and not stop():
@@ -159,8 +155,8 @@ def race(
             for error in filter(None, [side.error for side in sides.values()]):
                 raise error
             return
-        other_load = None if engine.remote else load.share()
-        plain, speculative = (sides[name].run() if name in sides else Run.without("absent") for name in SIDES)
+        other_load = load.share() if engine.local else None
+        plain, speculative = (sides[name].result() if name in sides else Run.without("absent") for name in SIDES)
         last, agreement = sides.get("speculative") or sides["plain"], None
         with suppress(RunError, RuntimeError):  # no failure from here on must cost the finished runs
             agreement = last.decoder.draft_agreement() if last.started else None
@@ -177,7 +173,7 @@ def race(
             history=request.history,
             warm_up=warmed,
             other_load=other_load,
-            moves=tuple(last.moves),
+            settings_updates=tuple(last.settings_updates),
             failures={name: str(side.error) for name, side in sides.items() if side.error is not None},
         )
     yield comparison.model_copy(update={"divergence": None if stop() else find_divergence(engine, comparison)})
@@ -191,11 +187,11 @@ def warm_up_sides(
     engine: Engine, sides: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Warm up both sides in turns; servers one after the other, since one may fail."""
-    if engine.remote or engine.pair.runtime.enable_prefix_caching:
+    if not engine.local or engine.pair.runtime.enable_prefix_caching:
         # with prefix caching, the timed prefill must see a new prompt
         request = replace(request, prompt=WARM_UP_PROMPT, history=())
     requests = _requests(engine, request)
-    if not engine.remote:
+    if engine.local:
         return (yield from warm_up(engine, requests, costs, stop))
     warmed: dict[Side, WarmUp] = {}
     for name, side in sides.items():
@@ -221,11 +217,11 @@ def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None
     """Return the first divergence of a greedy comparison; None if there is none or the engine cannot tell."""
     index = metrics.first_divergence(comparison)
     runs = comparison.plain, comparison.speculative
-    if index is None or engine.remote or comparison.settings.do_sample:
+    if index is None or not engine.local or comparison.settings.do_sample:
         return None
     if any(index >= len(run.tokens) or len(run.token_ids) != len(run.tokens) for run in runs):
         return None  # one side ended there
-    start = max(index - _LAST, 0)
+    start = max(index - _ROUNDING_TOKENS, 0)
     before, texts = runs[0].token_ids[:start], [run.token_ids[start : index + 1] for run in runs]
     request = Request.of(comparison.prompt, comparison.settings, comparison.history).plain
     try:

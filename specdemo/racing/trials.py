@@ -10,7 +10,7 @@ from time import perf_counter
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError, SpecdemoError
 from specdemo.models.checks import check_strategy
-from specdemo.racing.costs import known_costs, learn
+from specdemo.racing.costs import known_costs
 from specdemo.racing.race import RaceEvent, race, run_alone
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Run, Trial, Turn
@@ -33,7 +33,7 @@ def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) 
     return not strategy.needs_costs or (costs is not None and costs.draft_step is not None)
 
 
-def rehearse(
+def warm_up_variants(
     engine: Engine,
     prompt: str,
     variants: Sequence[GenerationSettings],
@@ -81,7 +81,7 @@ def trials(
         after = run_alone(engine.decoder(plain), stop=stop)
         if "cancelled" in (before.finish_reason, run.finish_reason, after.finish_reason):
             return
-        yield _trial(run, (before, after), None if engine.remote else load.share())
+        yield _trial(run, (before, after), load.share() if engine.local else None)
         before, load = after, OtherLoad(engine.thoroughness.load_seconds)
 
 
@@ -130,7 +130,7 @@ def repeats(
     a setting changed during it. Once `stop` returns True, the unfinished repeat is dropped.
     """
     sides = comparison.plain, comparison.speculative
-    if comparison.moves or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
+    if comparison.settings_updates or any(run.finish_reason == "cancelled" or not run.rounds for run in sides):
         return
     one = metrics.race_seconds(comparison)
     if number is None and one > MAX_SECONDS:
@@ -158,10 +158,7 @@ def refined(
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """Add step costs and repeats to a finished race, yield each comparison, and learn the race's own step costs.
-
-    No failure from here on costs the finished race.
-    """
+    """Add step costs and repeats to a finished race; yield each comparison. A failure keeps the finished race."""
     if comparison.costs is None and costs is not None:
         comparison = comparison.model_copy(update={"costs": costs})
         yield comparison
@@ -170,9 +167,6 @@ def refined(
             for repeated in repeats(engine, comparison, number=number, stop=stop):
                 comparison = repeated
                 yield comparison
-    if comparison.costs is not None:
-        with suppress(SpecdemoError, ValueError, ArithmeticError):  # kept step costs are outside input
-            learn(engine, comparison)
 
 
 def measured_race(
@@ -203,5 +197,5 @@ def measured_race(
         yield comparison
     if comparison.costs is None and not stop():
         yield Phase("calibrating")
-        costs = known_costs(engine, stop=stop, bound=metrics.race_seconds(comparison))  # no longer than the race
+        costs = known_costs(engine, stop=stop, seconds=metrics.race_seconds(comparison))  # no longer than the race
         yield from refined(engine, comparison, costs=costs, number=0, stop=stop)

@@ -10,28 +10,25 @@ steady less than a minute ago needs one short repetition.
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from multiprocessing import parent_process
 from time import monotonic, process_time
 from weakref import WeakKeyDictionary
 
 import psutil
 
-from specdemo.engines.base import Engine, Thoroughness, rounds_of
-from specdemo.errors import SpecdemoError
+from specdemo.engines.base import Engine, rounds_of
 from specdemo.models.devices import cpu_quota, processors, release_mapped_weights
 from specdemo.records import Costs, Phase, Request, Round, Side, WarmUp
-from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"  # no word twice to copy
-_LEAST_ROUNDS = 4  # per repetition, or what its seconds allow
-_GAIN = 0.97  # share of the best so far: a faster repetition shows that there is more to gain
-_MOST_SECONDS = 3.0  # on each side's own clock, prefills included
-_MOST_AGAIN = 1.0  # if steady before: its kernels are compiled, and a busy machine is never steady
-_MOST_REPETITIONS = 500  # a server may answer at once with nothing
-_CHECK = 1 / 3  # share of a repetition's seconds, where a side was steady a moment ago
+_MIN_ROUNDS = 4  # per repetition, or what its seconds allow
+_NO_GAIN = 0.97  # share of the best so far: a faster repetition shows that there is more to gain
+_MAX_SECONDS = 3.0  # on each side's own clock, prefills included
+_MAX_SECONDS_AGAIN = 1.0  # if steady before: its kernels are compiled, and a busy machine is never steady
+_MAX_REPETITIONS = 500  # a server may answer at once with nothing
+_CHECK_SHARE = 1 / 3  # share of a repetition's seconds, where a side was steady a moment ago
 
 steady_before = WeakKeyDictionary[Engine, dict[Strategy, float]]()  # by `time.monotonic`
 
@@ -39,31 +36,31 @@ steady_before = WeakKeyDictionary[Engine, dict[Strategy, float]]()  # by `time.m
 class OtherLoad:
     """The load of other processes since this was created; this process and the server it serves do not count."""
 
-    def __init__(self, least_seconds: float) -> None:
-        self._least_seconds = least_seconds
+    def __init__(self, min_seconds: float) -> None:
+        self._min_seconds = min_seconds
         self._begin = _times()
 
     def share(self) -> float | None:
-        """Return the share of the usable processors' time that other processes took; None before `least_seconds`."""
-        passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
-        return min(max((busy - own) / passed, 0.0), 1.0) if passed >= self._least_seconds else None
+        """Return the share of the usable processors' time that other processes took; None before `min_seconds`."""
+        passed, busy, ours = (now - then for now, then in zip(_times(), self._begin, strict=True))
+        return min(max((busy - ours) / passed, 0.0), 1.0) if passed >= self._min_seconds else None
 
 
 def _times() -> tuple[float, float, float]:
-    """Return the seconds that passed, and were busy, over all usable processors together, and our own."""
-    own, quota = process_time() + _server_time(), cpu_quota()
+    """Return the seconds that passed, and were busy, over all usable processors together, and ours."""
+    ours, quota = process_time() + _server_time(), cpu_quota()
     if quota is not None:  # what runs outside this container does not count against its limit
         limit, group = quota
         with suppress(OSError):
             used = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())["usage_usec"]
-            return monotonic() * limit, int(used) / 1e6, own
+            return monotonic() * limit, int(used) / 1e6, ours
     passed, busy, usable = 0.0, 0.0, processors()
     for number, times in enumerate(psutil.cpu_times(percpu=True)):
         if number in usable:
             guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # also counted as user time
             passed += sum(times) - guests
             busy += sum(times) - guests - times.idle - getattr(times, "iowait", 0.0)
-    return passed, busy, own
+    return passed, busy, ours
 
 
 def _server_time() -> float:
@@ -72,51 +69,6 @@ def _server_time() -> float:
     with suppress(psutil.Error):
         return 0.0 if parent is None else float(sum(psutil.Process(parent.pid).cpu_times()[:2]))
     return 0.0
-
-
-@dataclass
-class _Side:
-    """`steady_at`: when the side was last steady, if ever on this engine."""
-
-    request: Request
-    thoroughness: Thoroughness
-    least_seconds: float
-    steady_at: float | None
-    rounds: int | None = None  # per repetition, once chosen
-    best: float = math.inf
-    without_gain: int = 0
-    total_seconds: float = 0.0
-    total_rounds: int = 0
-    repetitions: int = 0
-    steady: bool = False
-    finished: bool = False
-
-    def repeat(self, engine: Engine, costs: Costs | None, stop: Callable[[], bool]) -> None:
-        warm = self.steady_at is not None and monotonic() < self.steady_at + self.thoroughness.warm_seconds
-        least_seconds = self.thoroughness.repetition_seconds * (_CHECK if warm else 1)
-        decoder = engine.decoder(self.request, costs)
-        done, seconds = list[Round](), 0.0
-        with closing(rounds_of(decoder)) as rounds:
-            for step in islice(rounds, self.rounds and self.rounds + 1):
-                seconds += step.seconds if done else 0.0  # without the prefill
-                done.append(step)
-                enough = len(done) > _LEAST_ROUNDS and seconds >= least_seconds
-                if stop() or (self.rounds is None and enough):
-                    break
-            decoder.with_proposals(done)  # the replay's draft must be warm, too
-        self.repetitions += 1
-        if not done:  # the engine gave nothing, and asking again would not change that
-            self.finished = True
-            return
-        self.total_seconds += done[0].seconds + seconds
-        self.total_rounds += len(done) - 1
-        self.rounds = max(len(done) - 1, 1)
-        self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
-        self.best = min(self.best, seconds)
-        self.steady = warm or self.without_gain >= self.thoroughness.steady
-        most = _MOST_SECONDS if self.steady_at is None else _MOST_AGAIN
-        exhausted = self.total_seconds >= most or self.repetitions >= _MOST_REPETITIONS
-        self.finished = warm or exhausted or (self.steady and self.total_seconds >= self.least_seconds)
 
 
 def warm_up(
@@ -129,31 +81,60 @@ def warm_up(
 
     Yields a phase before each repetition; returns each side's warm-up.
     """
-    least = 0.0 if engine in steady_before else engine.thoroughness.cold_seconds
-    before = steady_before.get(engine, {})
-    sides = {
-        name: _Side(request, engine.thoroughness, least, before.get(request.strategy))
+    min_seconds = 0.0 if engine in steady_before else engine.thoroughness.cold_seconds
+    steady_at = steady_before.get(engine, {})
+    running = {
+        name: _repetitions(engine, request, costs, stop, min_seconds, steady_at.get(request.strategy))
         for name, request in requests.items()
     }
-    while unfinished := [side for side in sides.values() if not side.finished]:
-        for side in unfinished:
-            yield Phase("warming up", 1 + sum(other.finished for other in sides.values()), len(sides))
-            side.repeat(engine, costs, stop)
+    done: dict[Side, WarmUp] = {}
+    while len(done) < len(running):
+        for name in [name for name in running if name not in done]:
+            yield Phase("warming up", 1 + len(done), len(running))
+            warmed, finished = next(running[name])
             if stop():
                 return {}
+            if finished:
+                done[name] = warmed
     release_mapped_weights()
-    now = {side.request.strategy: monotonic() for side in sides.values() if side.steady}
-    steady_before.setdefault(engine, {}).update(now)
-    return {
-        name: WarmUp(rounds=side.total_rounds, seconds=side.total_seconds, steady=side.steady)
-        for name, side in sides.items()
-    }
+    now = {requests[name].strategy: monotonic() for name, warmed in done.items() if warmed.steady}
+    steady_before[engine] = steady_at | now
+    return done
 
 
-def prepare(
-    engine: Engine, settings: GenerationSettings, costs: Costs | None = None, stop: Callable[[], bool] = lambda: False
-) -> Iterator[Phase]:
-    """Warm up for a race with these settings in advance. Failures are ignored; the race will report them."""
-    request = Request.of(WARM_UP_PROMPT, settings)
-    with suppress(SpecdemoError):
-        yield from warm_up(engine, {"plain": request.plain, "speculative": request}, costs, stop)
+def _repetitions(
+    engine: Engine,
+    request: Request,
+    costs: Costs | None,
+    stop: Callable[[], bool],
+    min_seconds: float,
+    steady_at: float | None,
+) -> Iterator[tuple[WarmUp, bool]]:
+    """Yield the warm-up so far after each repetition, and whether it is enough. `steady_at`: when it last was."""
+    thoroughness = engine.thoroughness
+    warm = steady_at is not None and monotonic() < steady_at + thoroughness.warm_seconds
+    max_seconds = _MAX_SECONDS if steady_at is None else _MAX_SECONDS_AGAIN
+    repetition_seconds = thoroughness.repetition_seconds * (_CHECK_SHARE if warm else 1)
+    rounds: int | None = None  # per repetition, once chosen
+    best, without_gain, total_seconds, total_rounds = math.inf, 0, 0.0, 0
+    for repetition in count(1):
+        done, seconds = list[Round](), 0.0
+        decoder = engine.decoder(request, costs)
+        with closing(rounds_of(decoder)) as steps:
+            for step in islice(steps, rounds and rounds + 1):
+                seconds += step.seconds if done else 0.0  # without the prefill
+                done.append(step)
+                enough = len(done) > _MIN_ROUNDS and seconds >= repetition_seconds
+                if stop() or (rounds is None and enough):
+                    break
+            decoder.with_proposals(done)  # the replay's draft must be warm, too
+        total_seconds += seconds + sum(step.seconds for step in done[:1])
+        total_rounds += max(len(done) - 1, 0)
+        rounds = max(len(done) - 1, 1)
+        without_gain = without_gain + 1 if seconds >= _NO_GAIN * best else 0
+        best = min(best, seconds)
+        steady = bool(done) and (warm or without_gain >= thoroughness.steady)
+        # an engine that gave nothing would give nothing again
+        exhausted = not done or total_seconds >= max_seconds or repetition >= _MAX_REPETITIONS
+        finished = warm or exhausted or (steady and total_seconds >= min_seconds)
+        yield WarmUp(rounds=total_rounds, seconds=total_seconds, steady=steady), finished

@@ -6,6 +6,7 @@ memory ends one job instead of the server, and loading can be interrupted.
 """
 
 import errno
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,17 +20,17 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
-from specdemo.capabilities import EngineName
+from specdemo.capabilities import EngineName, live_parameters
 from specdemo.child import Child, Failure, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import ENGINE_FAILED, EngineError, SettingsError, SpecdemoError
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy
 from specdemo.models.converted import convert_pair
-from specdemo.racing.costs import BOUND_SECONDS, measure_costs, recall
+from specdemo.racing.costs import MAX_SECONDS, load_costs, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race
-from specdemo.racing.warm_up import prepare
-from specdemo.records import Costs, ModelPair, Phase, Turn
+from specdemo.racing.warm_up import WARM_UP_PROMPT, warm_up
+from specdemo.records import Costs, ModelPair, Phase, Request, Turn
 from specdemo.settings import GenerationSettings
 
 _FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
@@ -38,7 +39,6 @@ _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
 _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops OpenVINO while it compiles a model
 GRACE = 30.0  # seconds after a Stop: longer than a round takes
-_NO_CHANGE = (0.0, 0.0)  # a lookahead of 0 stands for no change
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]  # runs in the child, such as `race_job`; picklable
@@ -51,7 +51,7 @@ class Engines:
         self,
         factory: EngineFactory,
         stop: Callable[[], bool],
-        live_settings: Callable[[], LiveSettings | None] = lambda: None,
+        live_settings: Callable[[], LiveSettings] = dict,
     ) -> None:
         self.factory, self.stop, self.live_settings = factory, stop, live_settings
         self._name: tuple[EngineName, ModelPair] | None = None
@@ -59,7 +59,7 @@ class Engines:
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
     def using(
-        self, engine: EngineName, pair: ModelPair, *, calibrate: bool = True, bound: float = BOUND_SECONDS
+        self, engine: EngineName, pair: ModelPair, *, calibrate: bool = True, seconds: float = MAX_SECONDS
     ) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
         """Load this pair in this engine, freeing any other first; measure its step costs once, if requested."""
         name = (engine, pair)
@@ -68,10 +68,10 @@ class Engines:
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name
-        costs = recall(engine, pair) or self._costs.get(name)  # measured in quiet moments, and renewed by races
+        costs = load_costs(engine, pair) or self._costs.get(name)
         if calibrate and costs is None:
             yield Phase("calibrating")
-            costs = self._costs[name] = measure_costs(self._engine, stop=self.stop, bound=bound)
+            costs = self._costs[name] = measure_costs(self._engine, stop=self.stop, seconds=seconds)
         return self._engine, costs
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
@@ -91,16 +91,18 @@ class WithEngine:
     pair: ModelPair
     work: Callable[..., Iterator[Any]]
     calibrate: bool = True
-    bound: float = BOUND_SECONDS  # of measuring step costs
+    seconds: float = MAX_SECONDS  # of measuring step costs
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate, bound=self.bound)
+        engine, costs = yield from engines.using(
+            self.engine, self.pair, calibrate=self.calibrate, seconds=self.seconds
+        )
         if not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
 
 
 @dataclass(frozen=True)
-class Prepare:
+class Preload:
     """Load and warm up for a race with these settings; without any, with initial ones, then measure step costs."""
 
     engine: EngineName
@@ -113,8 +115,10 @@ class Prepare:
             settings = settings or pair_settings(self.pair, engine=self.engine)
         first = settings is not None and settings.strategy.needs_costs
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
-        if not engine.remote and settings is not None and not engines.stop():
-            yield from prepare(engine, settings, costs, engines.stop)
+        if engine.local and settings is not None and not engines.stop():
+            request = Request.of(WARM_UP_PROMPT, settings)
+            with suppress(SpecdemoError):  # the race will report it
+                yield from warm_up(engine, {"plain": request.plain, "speculative": request}, costs, engines.stop)
         if self.settings is None and not first and not engines.stop():
             yield from engines.using(self.engine, self.pair)
 
@@ -122,7 +126,7 @@ class Prepare:
 def race_job(
     engines: Engines, pair: ModelPair, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...]
 ) -> Iterator[Any]:
-    """A race whose settings can be changed while it runs; see `Worker.move`."""
+    """A race whose settings can be changed while it runs; see `Worker.update_settings`."""
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)  # before loading, which takes a while
     work = partial(race, prompt=prompt, settings=settings, history=history, live_settings=engines.live_settings)
     yield from WithEngine(settings.engine, pair, work, calibrate=settings.strategy.needs_costs)(engines)
@@ -142,7 +146,7 @@ def with_loader(engines: Engines, pair: ModelPair, work: Callable[..., Iterator[
     yield from work(load, stop=engines.stop)
 
 
-def if_loaded(engines: Engines, job: WithEngine | Prepare) -> Iterator[Any]:
+def if_loaded(engines: Engines, job: WithEngine | Preload) -> Iterator[Any]:
     if engines.has(job.engine, job.pair):
         yield from job(engines)
 
@@ -152,10 +156,13 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
         yield Phase("converting", round(100 * share), 100)
 
 
-def serve(connection: Connection, factory: EngineFactory, stop: Event, controls: Sequence[float]) -> None:
-    def live_settings() -> LiveSettings | None:
-        lookahead, threshold = controls
-        return LiveSettings(int(lookahead), threshold) if lookahead else None
+def serve(
+    connection: Connection, factory: EngineFactory, stop: Event, names: Sequence[str], values: Sequence[float]
+) -> None:
+    """Run jobs. `values` of the live settings with these `names` are shared with the parent; NaN: not changed."""
+
+    def live_settings() -> LiveSettings:
+        return {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}
 
     engines = Engines(factory, stop.is_set, live_settings)
     while True:
@@ -210,11 +217,11 @@ class Worker:
         job = partial(race_job, pair=pair, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(job, cancelled)
 
-    def move(self, cancelled: ThreadEvent, settings: LiveSettings) -> None:
+    def update_settings(self, cancelled: ThreadEvent, settings: LiveSettings) -> None:
         """Change the settings of the job with this event from its next round on, if it is running and can follow."""
         with self._live_lock:
             if self._current is cancelled:
-                self._live_settings[:] = settings
+                self._live_settings[:] = [settings.get(name, math.nan) for name in self._live_names]
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """Yield what the job yields; while a `Phase` lasts, repeat it every second.
@@ -251,7 +258,7 @@ class Worker:
                 self._start()
             self._stop.clear()
             with self._live_lock:
-                self._live_settings[:] = _NO_CHANGE
+                self._live_settings[:] = [math.nan] * len(self._live_names)
                 self._current = cancelled
             with _starting():
                 self._child.send(job)
@@ -287,8 +294,10 @@ class Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self._stop = context.Event()
-        self._live_settings = context.RawArray("d", _NO_CHANGE)
-        self._child = Child(serve, self._factory, self._stop, self._live_settings, name="specdemo engine")
+        self._live_names = live_parameters()
+        self._live_settings = context.RawArray("d", [math.nan] * len(self._live_names))
+        shared = self._stop, self._live_names, self._live_settings
+        self._child = Child(serve, self._factory, *shared, name="specdemo engine")
         self._phase: Phase | None = Phase("loading")  # of the current job
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:

@@ -134,12 +134,11 @@ def _filled(name: str, comparison: Comparison) -> Figure:
         x, y = trace.meta["x"], trace.meta["y"]
         rows = [row for row in rows_of[trace.meta["side"]] if row.get(x) is not None and row.get(y) is not None]
         trace.update(x=[row[x] for row in rows], y=[row[y] for row in rows])
-    for move in [move for move in comparison.moves if move.round < len(rows_of["speculative"])]:
-        at = rows_of["speculative"][move.round - 1]["seconds"] if name == "tokens" else move.round - 0.5
-        lookahead, threshold = move.num_assistant_tokens, move.assistant_confidence_threshold
-        text = f"threshold {threshold}" if lookahead is None else f"lookahead {lookahead}"
-        chart.add_shape(x0=at, x1=at, y0=0, y1=1, yref="paper")
-        chart.add_annotation(x=at, y=1, yref="paper", text=text)
+    for update in comparison.settings_updates:
+        if update.round < len(rows_of["speculative"]):
+            at = rows_of["speculative"][update.round - 1]["seconds"] if name == "tokens" else update.round - 0.5
+            chart.add_shape(x0=at, x1=at, y0=0, y1=1, yref="paper")
+            chart.add_annotation(x=at, y=1, yref="paper", text=update.label)
     return chart
 
 

@@ -125,9 +125,9 @@ def gained(run: Run) -> bool | None:
 
 def judged_acceptance(run: Run) -> float | None:
     """Return accepted / judged proposals: the chance that a proposal after accepted ones is accepted, too."""
-    verdicts = [token.verdict for step in run.rounds for token in step.proposed or ()]
-    judged = len(verdicts) - verdicts.count(Outcome.DISCARDED)
-    return verdicts.count(Outcome.ACCEPTED) / judged if judged else None
+    outcomes = [token.outcome for step in run.rounds for token in step.proposed or ()]
+    judged = len(outcomes) - outcomes.count(Outcome.DISCARDED)
+    return outcomes.count(Outcome.ACCEPTED) / judged if judged else None
 
 
 def mean_acceptance_length(run: Run) -> float | None:
@@ -179,9 +179,9 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
     bins: dict[int, list[bool]] = {}
     for draft in (draft for step in run.rounds for draft in step.proposed or ()):
-        if draft.draft_probability is not None and not draft.copied and draft.verdict is not Outcome.DISCARDED:
+        if draft.draft_probability is not None and not draft.copied and draft.outcome is not Outcome.DISCARDED:
             tenth = min(int(draft.draft_probability * 10), 9)
-            bins.setdefault(tenth, []).append(draft.verdict is Outcome.ACCEPTED)
+            bins.setdefault(tenth, []).append(draft.outcome is Outcome.ACCEPTED)
     return {tenth: (sum(bins[tenth]), len(bins[tenth])) for tenth in sorted(bins)}
 
 
@@ -206,7 +206,7 @@ def acceptance_by_source(run: Run) -> dict[str, tuple[int, int]]:
     if not any(token.copied for token in tokens):
         return {}
     sources = {"drafted": False, "copied": True}
-    outcomes = {name: [token.verdict for token in tokens if token.copied is each] for name, each in sources.items()}
+    outcomes = {name: [token.outcome for token in tokens if token.copied is each] for name, each in sources.items()}
     return {name: (found.count(Outcome.ACCEPTED), len(found)) for name, found in outcomes.items()}
 
 
@@ -264,7 +264,7 @@ def round_costs(comparison: Comparison, plain_steps: float | None) -> RoundCosts
     step costs, or None without any.
     """
     rounds, strategy, costs = comparison.speculative.rounds, comparison.settings.strategy, comparison.costs
-    model, lookahead = strategy.drafter.model, None if comparison.moves else strategy.fixed_lookahead
+    model, lookahead = strategy.drafter.model, None if comparison.settings_updates else strategy.fixed_lookahead
     if plain_steps is None or any(step.draft_seconds is None for step in rounds):
         if costs is None:
             return None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from specdemo.capabilities import ENGINES
 from specdemo.records import Comparison, Outcome
 from specdemo.results import estimate, metrics
 from specdemo.results.agreement import fault
@@ -73,15 +74,15 @@ def _unusual(speedup: Speedup) -> str:
 def _refused(comparison: Comparison) -> str:
     """Name the likely reason if a draft model's proposals were judged often and never accepted."""
     rounds, remote = comparison.speculative.rounds, comparison.environment.remote
-    judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
+    judged = sum(any(draft.outcome is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
     by_model = comparison.settings.strategy.drafter.model
     if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
         return ""
     why = "The draft was probably made for another target, or is damaged; try another one."
     if remote:
         why = "Check which draft the server was started with."
-    elif comparison.settings.engine == "genai":
-        why += " A faulty load is possible, too (openvino.genai issue 4425): restart specdemo and compare."
+    elif other := ENGINES[comparison.settings.engine].when_refused:
+        why += f" {other}"
     return f"No proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}"
 
 

@@ -35,8 +35,8 @@ def notes(comparison: Comparison) -> Iterator[str]:
         setting, used = pair.runtime.dynamic_quantization, comparison.environment.dynamic_quantization
         if setting in ("off", "auto") and not used.startswith("groups"):
             yield _NOT_QUANTIZED
-    if comparison.moves:
-        rounds = listed([str(move.round) for move in comparison.moves])
+    if comparison.settings_updates:
+        rounds = listed([str(update.round) for update in comparison.settings_updates])
         yield f"Settings were changed in round {rounds}; the figures cover all of them together."
     if comparison.history:
         yield "Both sides read the same earlier turns, with the target's own answers."
@@ -63,10 +63,9 @@ _NOT_QUANTIZED = (
 def run_words(comparison: Comparison) -> str:
     """A run's settings, with every value of one that changed: "lookahead 2 → lookahead 6"."""
     strategies = [comparison.settings.strategy]
-    for move in comparison.moves:
-        changed = move.model_dump(exclude={"round"}, exclude_none=True)
-        names = changed.keys() & strategies[0].parameters()
-        strategies.append(replace(strategies[-1], **{name: changed[name] for name in names}))
+    for update in comparison.settings_updates:
+        names = update.values.keys() & strategies[0].parameters()
+        strategies.append(replace(strategies[-1], **{name: update.values[name] for name in names}))
     words = " → ".join(word for word, _ in groupby(strategy.description for strategy in strategies))
     return f"{words}, {shared_words(comparison.settings)}"
 
@@ -110,7 +109,7 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
     for token in step.committed[: step.accepted]:
         yield Piece(token.text, "accepted")
     for draft in (step.proposed or ())[step.accepted :]:
-        if draft.verdict is Outcome.REJECTED and draft.id is not None:
+        if draft.outcome is Outcome.REJECTED and draft.id is not None:
             yield Piece(draft.text.replace("\n", "↵"), "rejected")
     for token in step.committed[step.accepted :]:
         yield Piece(token.text, "plain" if side == "plain" else "own")

@@ -167,7 +167,7 @@ def _settings(pair: ModelPair, values: Sequence[Any]) -> GenerationSettings:
 
 def api_description() -> str:
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
-    return "\n".join(["Compare plain and speculative decoding; returns a JSON object of schema 2.", *lines])
+    return "\n".join(["Compare plain and speculative decoding; returns a JSON object of schema 3.", *lines])
 
 
 def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]]:

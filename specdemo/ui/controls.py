@@ -6,10 +6,19 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic.fields import FieldInfo
 
-from specdemo.capabilities import DRAFT_KINDS, ENGINES, LOCAL, PARTIAL, EngineName, effective, strategies, supports
+from specdemo.capabilities import (
+    DRAFT_KINDS,
+    ENGINES,
+    EngineName,
+    effective,
+    live_parameters,
+    local_engines,
+    partly_supported,
+    strategies,
+    supports,
+)
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import default_drafter, pair_settings
-from specdemo.racing.race import LiveSettings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import STRATEGIES, parameters
@@ -21,7 +30,7 @@ FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
 STRATEGY = ("engine", "drafter", "policy", *sorted(parameters()))
-LIVE_CONTROLS = LiveSettings._fields  # a visitor can change them during a run
+LIVE_CONTROLS = live_parameters()  # a visitor can change them during a run
 Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Textbox
 
 
@@ -70,7 +79,7 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
         "drafter": len(drafters(pair, engine)) > 1,
         "policy": len(allowed) > 1,
         **{name: name in used for name in NAMES if name in parameters()},
-        **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in parameters()},
+        **{name: supports(engine, name) for name in NAMES if name in partly_supported() and name not in parameters()},
         **dict.fromkeys(("apply_chat_template", "enable_thinking", "system_prompt"), pair.target.chat_template),
     }
 
@@ -177,7 +186,9 @@ def settings_from_link(
     one takes its value from `start`: the controls' initial values, or the pair's defaults.
     """
     chosen, invalid = dict(start), None
-    lenient = min(LOCAL, key=lambda engine: len(ENGINES[engine].unsupported))  # it supports the most settings
+    lenient = min(
+        local_engines(), key=lambda engine: len(ENGINES[engine].unsupported)
+    )  # it supports the most settings
     for name in values.keys() & chosen.keys():
         try:
             settings_from(pair, {**chosen, "engine": lenient, name: values[name]})

@@ -44,7 +44,7 @@ class Feed:
             rounds=[step.model_dump(mode="json") for step in piece.rounds],
             done=piece.finish_reason is not None,
             source=piece.trace_source,
-            moves=[move.model_dump(mode="json") for move in piece.moves],
+            settings_updates=[update.model_dump(mode="json") for update in piece.settings_updates],
         )
 
     def phase(self, text: str) -> None:

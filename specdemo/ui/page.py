@@ -19,7 +19,7 @@ from specdemo.engines import load_engine
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import PAGE
 from specdemo.models.catalogue import bundled_prompts, pair_settings
-from specdemo.racing.worker import EngineFactory, Prepare, Worker
+from specdemo.racing.worker import EngineFactory, Preload, Worker
 from specdemo.records import ModelPair, Prompts
 from specdemo.results.figures import script_name
 from specdemo.ui import controls as widgets
@@ -58,7 +58,7 @@ def serve(
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     host = host or os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
     local = only_here(host, allowed_hosts)
-    worker = Worker(load, Prepare(pair_settings(pair).engine, with_chat_cache(pair)))
+    worker = Worker(load, Preload(pair_settings(pair).engine, with_chat_cache(pair)))
     try:
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed, local=local)

@@ -62,7 +62,7 @@ def header_html(pair: ModelPair) -> str:
     name = pair.name.removesuffix(drafted)
     drafted = pair.name.removeprefix(name)  # empty for a pair with a name of its own
     if pair.target.server is not None:
-        details = f"remote engine: {SERVERS[pair.target.server]}"
+        details = f"server: {SERVERS[pair.target.server]}"
         return html("header", f"{pair.name} · {details}", pair.name, name, drafted, details)
     device, draft_on = pair.runtime.device, draft_device(pair.runtime)
     draft = f"draft {_model(pair.draft)} on {draft_on}" if pair.draft else "no draft"

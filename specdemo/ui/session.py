@@ -10,14 +10,13 @@ from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from specdemo.capabilities import DRAFT_KINDS, EngineName
+from specdemo.capabilities import DRAFT_KINDS, EngineName, live_parameters
 from specdemo.engines.base import check_prompt
 from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
-from specdemo.racing.race import LiveSettings
 from specdemo.racing.trials import REPEAT_SECONDS, refined
-from specdemo.racing.worker import Job, Prepare, WithEngine, Worker, if_loaded
+from specdemo.racing.worker import Job, Preload, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
 from specdemo.results.metrics import answer, race_seconds
 from specdemo.results.words import is_chat
@@ -141,7 +140,7 @@ class Sessions:
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
         """Warm up for a run while nobody else needs the engine. `load`: even if that replaces another pair."""
-        job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
+        job = Preload(settings.engine, with_chat_cache(pair, settings), settings)
         with suppress(SpecdemoError):  # the run reports it
             for _ in self._worker.run_idle(job if load else partial(if_loaded, job=job)):
                 pass
@@ -150,9 +149,9 @@ class Sessions:
         self._visitors.stop(visitor, activity)
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
-        live = LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields))
+        live = {name: getattr(settings, name) for name in live_parameters()}
         for event in self._visitors.events(visitor, "run"):
-            self._worker.move(event, live)
+            self._worker.update_settings(event, live)
 
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
@@ -186,7 +185,7 @@ class Sessions:
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
         """Load a pair in place of the current one. Yield messages; if the last one is empty, the pair is loaded."""
         with self._visitors.busy(visitor, "load") as cancelled:
-            for phase in self._worker.run(Prepare(engine, with_chat_cache(pair)), cancelled):
+            for phase in self._worker.run(Preload(engine, with_chat_cache(pair)), cancelled):
                 yield notice(phase_text(phase)) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
@@ -203,7 +202,7 @@ class Sessions:
             yield from self._worker.run(job, cancelled)
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
-        """Yield None from time to time, and at the end an object of schema 2."""
+        """Yield None from time to time, and at the end an object of schema 3."""
         due = 0.0
         for progress in self._worker.compare(pair, prompt, settings):
             if isinstance(progress, Comparison):

@@ -122,7 +122,7 @@ def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
     """Check that a round accepts its first proposal exactly where the head agrees with the text."""
     at = 0
     for step in run.rounds:
-        judged = [draft.verdict is Outcome.ACCEPTED for draft in proposals(step)[:1]]
+        judged = [draft.outcome is Outcome.ACCEPTED for draft in proposals(step)[:1]]
         if judged and judged != [agreement[at]]:
             return False
         at += len(step.committed)

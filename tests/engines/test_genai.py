@@ -60,7 +60,7 @@ def test_replay_explains_every_round(engine: GenAIEngine, drafter: dict[str, Any
         assert step.proposed is not None
         assert None not in {draft.id for draft in proposals(step)}
         assert len(step.committed) == step.accepted + 1
-        outcomes = [draft.verdict for draft in proposals(step)]
+        outcomes = [draft.outcome for draft in proposals(step)]
         assert outcomes == sorted(outcomes, key=list(Outcome).index)
     if drafter.get("drafter") != "lookup":
         assert all(draft.draft_probability for step in run.rounds for draft in proposals(step))
@@ -82,7 +82,7 @@ def test_counts_agree_with_the_counters_of_genai(engine: GenAIEngine, chosen: di
 def test_probabilities_are_reported_where_genai_computes_them(engine: GenAIEngine) -> None:
     run = speculate(engine, policy="confidence", assistant_confidence_threshold=0.2)
     assert all(token.probability and 0 < token.probability <= 1 for token in run.tokens)
-    accepted = [draft for step in run.rounds for draft in proposals(step) if draft.verdict is Outcome.ACCEPTED]
+    accepted = [draft for step in run.rounds for draft in proposals(step) if draft.outcome is Outcome.ACCEPTED]
     assert accepted
     assert all(draft.target_probability for draft in accepted)
     assert all(token.probability is None for token in speculate(engine).tokens)
@@ -93,7 +93,7 @@ def test_sampling_reports_counts_only_and_not_even_those_with_a_threshold(engine
     run = run_alone(decoder)
     assert decoder.trace_source == "counts only"
     assert {len(proposals(step)) for step in run.rounds[:-3]} == {4}
-    refused = [d for step in run.rounds for d in proposals(step) if d.verdict is not Outcome.ACCEPTED]
+    refused = [d for step in run.rounds for d in proposals(step) if d.outcome is not Outcome.ACCEPTED]
     assert refused
     assert all(draft.id is None for draft in refused)
     run = speculate(engine, do_sample=True, policy="confidence")
@@ -180,7 +180,7 @@ def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_larger_than_memory() -> None:
-    large = GenAIEngine(bundled_pair(cache_size=1024), lazy=True, thoroughness=BRIEF)
+    large = GenAIEngine(bundled_pair(cache_size=1024), side="speculative", thoroughness=BRIEF)
     with pytest.raises(CacheError, match=r"1024 GB does not fit in this machine's memory; choose a smaller"):
         large.batch(Plain())
 

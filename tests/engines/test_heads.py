@@ -173,7 +173,7 @@ def test_what_a_head_cannot_do_is_refused_before_loading(draft: Path) -> None:
     for pair in (pair_with(draft, enable_prefix_caching=True), mtp_pair(enable_prefix_caching=True)):
         with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
             check_engine(pair, "genai")
-    lazy = GenAIEngine(mtp, lazy=True, thoroughness=BRIEF)
+    lazy = GenAIEngine(mtp, side="speculative", thoroughness=BRIEF)
     for strategy in (Constant(4), Plain()):
         with pytest.raises(SettingsError, match="head decodes one request at a time"):
             lazy.batch(strategy)

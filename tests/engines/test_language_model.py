@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from specdemo.decoding.verification import Ids, Logits, greedy_choice
+from specdemo.decoding.sampling import Ids, Logits, greedy_choice
 from specdemo.engines.language_model import LanguageModel, ReducedVocabulary, draft_agreement
 from specdemo.engines.sequences import Layout, Paged
 from specdemo.files import ASSETS

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from specdemo.decoding.indexes import CopyIndex, index_of
 from specdemo.decoding.lookahead import CombinedPolicy, DiscountedMean, policy_for
-from specdemo.decoding.verification import Logits, Probabilities, Uniform, Verification, draw, rejection_sample
+from specdemo.decoding.round import Drafter, ModelSequence, rejection_sample
+from specdemo.decoding.sampling import Logits, Probabilities, Uniform, draw
 from specdemo.engines.base import rounds_of
-from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.traced.decoder import TracedDecoder
-from specdemo.engines.traced.drafters import CombinedDrafter, ModelDrafter, Proposer, TextDrafter
+from specdemo.engines.traced.drafters import CombinedDrafter, ModelDrafter, TextDrafter
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
@@ -27,7 +27,7 @@ from tests.support.step_costs import costs_of
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # a multiple of all denominators for weights that sum to 6
 
-Rule = Callable[..., Verification]
+Rule = Callable[..., tuple[int, int]]
 
 
 class Numbers:
@@ -58,26 +58,26 @@ def test_a_round_commits_exactly_the_targets_distribution(target: tuple[int, ...
 
 def too_lenient(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
-) -> Verification:
+) -> tuple[int, int]:
     """Accept tokens with twice the probability."""
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
         if random.random() * q[token] >= 2 * p[token]:
-            return Verification(index, draw(np.maximum(p - q, 0), random.random()))
-    return Verification(len(proposed), draw(next(remaining), random.random()))
+            return index, draw(np.maximum(p - q, 0), random.random())
+    return len(proposed), draw(next(remaining), random.random())
 
 
 def redraws_from_p(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
-) -> Verification:
+) -> tuple[int, int]:
     """The likeliest mistake: replace a rejected token by a draw from p instead of max(p − q, 0)."""
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
         if random.random() * q[token] >= p[token]:
-            return Verification(index, next(other for other in (draw(p, random.random()), 0, 1, 2) if other != token))
-    return Verification(len(proposed), draw(next(remaining), random.random()))
+            return index, next(other for other in (draw(p, random.random()), 0, 1, 2) if other != token)
+    return len(proposed), draw(next(remaining), random.random())
 
 
 class Scripted:
@@ -147,7 +147,7 @@ def joint(request: Request) -> dict[tuple[int, ...], float]:
 
 
 def scripted_decoder(request: Request) -> TracedDecoder:
-    def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
+    def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
         if not request.strategy.drafter.model:
             return TextDrafter(index_of(request.strategy), 3)
         policy = policy_for(request.strategy, COSTS)
@@ -191,6 +191,6 @@ def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(strat
 
 @pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
 def test_a_wrong_rule_has_another_joint_distribution(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
+    monkeypatch.setattr("specdemo.decoding.round.rejection_sample", rule)
     plain, speculative = joint(halves().plain), joint(halves())
     assert speculative != pytest.approx(plain, abs=0.01)

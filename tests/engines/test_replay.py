@@ -3,7 +3,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from specdemo.decoding.verification import Logits
+from specdemo.decoding.round import Proposal
+from specdemo.decoding.sampling import Logits
 from specdemo.engines.genai.replay import DraftReplay
 from specdemo.records import Request
 from specdemo.settings import Sampling
@@ -18,8 +19,8 @@ class CountingDraft:
         return iter(())
 
 
-def ids(proposals: list[tuple[int, float | None]]) -> list[int]:
-    return [token for token, _ in proposals]
+def ids(proposals: list[Proposal]) -> list[int]:
+    return [proposal.id for proposal in proposals]
 
 
 def test_the_draft_proposes_what_it_would_have_in_each_round() -> None:
@@ -32,9 +33,9 @@ def test_the_draft_proposes_what_it_would_have_in_each_round() -> None:
 
 
 def test_a_confidence_threshold_ends_a_proposal_with_the_token_below_it() -> None:
-    [(token, probability)] = DraftReplay(CountingDraft(), [3], Request("", Confidence(1)))([3, 4], 99)
-    assert token == 5
-    assert probability == pytest.approx(np.exp(9) / (np.exp(9) + 9))
+    [proposal] = DraftReplay(CountingDraft(), [3], Request("", Confidence(1)))([3, 4], 99)
+    assert proposal.id == 5
+    assert proposal.probability == pytest.approx(np.exp(9) / (np.exp(9) + 9))
 
 
 def test_rejected_proposals_stay_penalised() -> None:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from specdemo.engines.server.client import Client
-from specdemo.engines.server.engine import RemoteEngine, remote_pair
+from specdemo.engines.server.engine import ServerEngine, server_pair
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.experiments.concurrent import run_block
 from specdemo.exports import schema
@@ -31,13 +31,13 @@ from tests.support.proposals import raced
 
 
 @contextmanager
-def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[RemoteEngine]:
+def engine_of(plain: Any, speculative: Any, **server: Any) -> Iterator[ServerEngine]:
     """Start servers, each from its answers or a function that answers."""
     with ExitStack() as opened:
         urls = [content and opened.enter_context(fake(content)).url for content in (plain, speculative)]
         servers = [Server(url=url, **server) if url else None for url in urls]
-        pair = remote_pair(Servers(plain=servers[0], speculative=servers[1]))
-        yield opened.enter_context(closing(RemoteEngine(pair, thoroughness=BRIEF)))
+        pair = server_pair(Servers(plain=servers[0], speculative=servers[1]))
+        yield opened.enter_context(closing(ServerEngine(pair, thoroughness=BRIEF)))
 
 
 def run(content: Answers, **chosen: Any) -> Run:
@@ -45,11 +45,11 @@ def run(content: Answers, **chosen: Any) -> Run:
         return answered(engine)
 
 
-def answered(engine: RemoteEngine, **chosen: Any) -> Run:
+def answered(engine: ServerEngine, **chosen: Any) -> Run:
     return run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair, **chosen))))
 
 
-def saved_race(engine: RemoteEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
+def saved_race(engine: ServerEngine, prompt: str = "Say", **chosen: Any) -> Comparison:
     comparison = raced(engine, prompt, pair_settings(engine.pair, **chosen))
     assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
     return comparison
@@ -61,7 +61,7 @@ def compare(plain: Any, speculative: Any, **chosen: Any) -> Comparison:
 
 
 def pair_at(url: str, **server: Any) -> str:
-    return remote_pair(Servers(speculative=Server(url=url, **server))).target.name
+    return server_pair(Servers(speculative=Server(url=url, **server))).target.name
 
 
 def frames(*streamed: Any) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ def test_a_complete_answer_is_read_whatever_is_in_between(what: str) -> None:
 
 def test_a_server_that_falls_silent_after_its_end_is_complete() -> None:
     silent = Event()
-    answer = run(answers(*EVENTS[:5], waits=lambda: silent.wait(20)))
+    answer = run(answers(*EVENTS[:5], waits=lambda: silent.wait(20)), silence_seconds=0.3)
     silent.set()
     assert answer.text == TEXT
 
@@ -139,9 +139,9 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "escapes": (Answer({"error": "\x1b[31mred\n\x00"}, 500), "(500: [31mred)"),
     "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "switch its compression off"),
     "error": (Answer(stream=frames({"error": {"message": "evicted"}})), "in the middle of its answer: evicted"),
-    "error field": (Answer(stream=(*EVENTS[:2], b'error: {"message":"evicted"}\n\n')), "answer: evicted"),
-    "error line": (Answer(stream=(*EVENTS[:2], b'{"error": {"message": "evicted"}}\n')), "answer: evicted"),
-    "error text at the end": (Answer(stream=(*EVENTS[:2], "evicted")), "answer: evicted"),
+    "error field": (Answer(stream=(*EVENTS[:2], b'error: {"message":"evicted"}\n\n')), "evicted"),
+    "error line": (Answer(stream=(*EVENTS[:2], b'{"error": {"message": "evicted"}}\n')), "evicted"),
+    "error text at the end": (Answer(stream=(*EVENTS[:2], "evicted")), "evicted"),
     "error event": (Answer(stream=frames(b"event: error\ndata: evicted\n\n")), "answer: evicted"),
     "choices null": (Answer(stream=frames({"choices": None, "message": "evicted"})), "answer: evicted"),
     "in a choice": (Answer(stream=frames({"choices": [{"error": {"message": "evicted"}}]})), "answer: evicted"),
@@ -154,7 +154,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke off its answer"),
     "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
     "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format ('int' object is not iterable)"),
-    "deep content": (Answer(stream=frames(nested(900))), "sent an event that is no JSON"),
+    "deep content": (Answer(stream=frames(nested(900))), "unknown format (maximum recursion depth exceeded)"),
     "many lists": (
         Answer(stream=frames(b'data: {"usage": [' + b"[]," * 2**18 + b"[]]}\n\n")),
         "an event that is no JSON",
@@ -163,7 +163,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "too many ids in all": (Answer(stream=[many_ids(1000)] * 3), "sends more tokens than any answer needs"),
     "too long a text": (Answer(stream=frames(chat("x" * 2**20), chat("x"))), "sends more text than any answer needs"),
     "many titles": (Answer("<title>" * 9000 + "Chat"), "no JSON object (a web page)"),
-    "spaces at the end": (Answer(stream=(*EVENTS[:2], b"data: " + b" " * 60_000 + b"evicted")), "answer: evicted"),
+    "spaces at the end": (Answer(stream=(*EVENTS[:2], b"data: " + b" " * 60_000 + b"evicted")), "evicted"),
 }
 
 
@@ -228,7 +228,7 @@ def test_an_option_that_a_server_refuses_is_left_out(option: str, *, streamed: b
 def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
     def slowly() -> Iterator[Any]:
         for event in EVENTS:
-            sleep(0.4)
+            sleep(0.3)
             yield event
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
@@ -276,7 +276,7 @@ def test_a_server_is_found_by_any_of_its_addresses() -> None:
         with pytest.raises(UsageError, match="Invalid URL of the"):
             pair_at(url)
     with pytest.raises(UsageError, match="--url"):
-        remote_pair(Servers())
+        server_pair(Servers())
 
 
 def test_a_server_that_does_not_list_its_models_needs_a_name() -> None:
@@ -320,9 +320,9 @@ def test_incomplete_counts_are_ignored() -> None:
         with pytest.raises(ServerError, match=r"unknown format \(.+\); name its kind with --server"):
             run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp")
     assert run({"/props": PROPS, CHAT: answers()[CHAT]}, model="tiny").text == TEXT, "what lists no models"
-    busy = Answer(waits=lambda: Event().wait(2))
+    busy = Answer(waits=lambda: Event().wait(0.6))
     with pytest.raises(ServerError, match="has sent nothing"):
-        run({**answers(), **found, "/completion": busy})
+        run({**answers(), **found, "/completion": busy}, silence_seconds=0.3)
     with pytest.raises(ServerError, match="perhaps still loading"):
         run({**answers(), "/props": Answer({"error": {"message": "Loading model"}}, 503)})
     with pytest.raises(ServerError, match="requires a valid API key"):
@@ -360,9 +360,9 @@ def test_an_unusable_model_name_is_the_servers_fault(name: Any) -> None:
 def test_a_server_applies_its_chat_template_unless_it_is_switched_off() -> None:
     found = {"/props": PROPS, "/v1/models": models("tiny"), "/completion": Answer(stream=TWO)}
     with fake({**found, "/apply-template": Answer({"prompt": "<user>Say<assistant>"})}) as server:
-        pair = remote_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
+        pair = server_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
         assert (pair.target.server, pair.target.chat_template) == ("llama.cpp", True)
-        with closing(RemoteEngine(pair)) as engine:
+        with closing(ServerEngine(pair)) as engine:
             answered(engine)
             answered(engine, apply_chat_template=False)
     assert [body["prompt"] for body in server.bodies["/completion"]][-2:] == ["<user>Say<assistant>", "Say"]
@@ -372,7 +372,7 @@ def test_request_bodies() -> None:
     keys = {"SPECDEMO_API_KEY": "secret\r\n"}
     with fake(answers()) as plain, fake(answers()) as other, mock.patch.dict(os.environ, keys):
         servers = Servers(plain=Server(url=plain.url), speculative=Server(url=other.url))
-        with closing(RemoteEngine(remote_pair(servers))) as engine:
+        with closing(ServerEngine(server_pair(servers))) as engine:
             answered(engine, do_sample=True, top_k=7, seed=5)
             run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair, enable_thinking=False)).plain))
     assert set(other.keys) == {"Bearer secret"}
@@ -396,7 +396,7 @@ def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
         ):
             keys = {"SPECDEMO_API_KEY": "secret", "SPECDEMO_PLAIN_API_KEY": own}
             with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set SPECDEMO_{name}API_KEY "):
-                remote_pair(Servers(plain=plain, speculative=speculative))
+                server_pair(Servers(plain=plain, speculative=speculative))
     for key in ("sëcret", "se\ncret"):
         with mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": key}), pytest.raises(UsageError) as error:
             pair_at(one.url)

@@ -1,4 +1,4 @@
-"""The remote engine on llama.cpp's own servers, with tiny models: one decodes plainly, one speculatively."""
+"""The server engine on llama.cpp's own servers, with tiny models: one decodes plainly, one speculatively."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from specdemo.cli import main
-from specdemo.engines.server.engine import RemoteEngine, remote_pair
+from specdemo.engines.server.engine import ServerEngine, server_pair
 from specdemo.engines.server.reports import counters
 from specdemo.errors import PromptError, ServerError, SettingsError
 from specdemo.experiments.concurrent import run_block
@@ -37,8 +37,8 @@ PROMPT = "Once upon a time"
 
 
 @pytest.fixture(scope="session")
-def served(llama_servers: Servers) -> Iterator[RemoteEngine]:
-    with closing(RemoteEngine(remote_pair(llama_servers), thoroughness=BRIEF)) as engine:
+def served(llama_servers: Servers) -> Iterator[ServerEngine]:
+    with closing(ServerEngine(server_pair(llama_servers), thoroughness=BRIEF)) as engine:
         yield engine
 
 
@@ -51,7 +51,7 @@ def counted(servers: Servers) -> Counter[str]:
     return counters(httpx.get(f"{urls(servers)[1]}/metrics").text)
 
 
-def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_servers: Servers) -> None:
+def test_rounds_add_up_to_what_the_server_counts(served: ServerEngine, llama_servers: Servers) -> None:
     settings = pair_settings(served.pair, max_new_tokens=60, ignore_eos=True)
     before = counted(llama_servers)
     run = run_alone(served.decoder(Request.of(PROMPT, settings)))
@@ -67,7 +67,7 @@ def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_ser
         assert len(step.committed) == step.accepted + 1
 
 
-def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngine) -> None:
+def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: ServerEngine) -> None:
     settings = pair_settings(served.pair, max_new_tokens=8, ignore_eos=True)
     plan = PRESETS["tune"].plan(served.pair, typed_tasks([PROMPT]), settings, repeats=1)
     *_, last = measure(plan, lambda *_: served, keep=True)
@@ -78,7 +78,7 @@ def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: RemoteEngi
     assert list(available(served.pair, settings)) == ["server server"]
 
 
-def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) -> None:
+def test_several_requests_at_once(served: ServerEngine, llama_servers: Servers) -> None:
     settings = pair_settings(served.pair, max_new_tokens=24, ignore_eos=True)
     request, before = Request.of(PROMPT, settings), counted(llama_servers)
     blocks = []
@@ -98,7 +98,7 @@ def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) 
         batch.submit(0, replace(request, prompt=" "))
 
 
-def test_settings_fixed_at_a_servers_start_cannot_be_chosen(served: RemoteEngine) -> None:
+def test_settings_fixed_at_a_servers_start_cannot_be_chosen(served: ServerEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
         with pytest.raises(SettingsError, match="choose policy server"):
             pair_settings(served.pair, **chosen)
@@ -132,10 +132,10 @@ def test_a_router_finds_each_side_by_its_models_name(llama_servers: Servers) -> 
         one = Server(url=server.url)
         for servers, option in ((Servers(plain=one), "--plain-model"), (Servers(speculative=one), "--model")):
             with pytest.raises(ServerError, match=rf"several models \(base, fast\); name one with {option}\."):
-                remote_pair(servers)
+                server_pair(servers)
         plain, speculative = (Server(url=server.url, model=name) for name in ("my base", "fast"))
-        pair = remote_pair(Servers(plain=plain, speculative=speculative))
-        with closing(RemoteEngine(pair, thoroughness=BRIEF)) as engine:
+        pair = server_pair(Servers(plain=plain, speculative=speculative))
+        with closing(ServerEngine(pair, thoroughness=BRIEF)) as engine:
             comparison = saved_race(engine, PROMPT, max_new_tokens=12, ignore_eos=True)
         assert all("model" in body for path in server.bodies for body in server.bodies[path])
         assert {body["model"] for body in server.bodies["/apply-template"]} == set(behind)
@@ -151,7 +151,7 @@ def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "bytes.gguf")
     with (
         started(file, file) as url,
-        closing(RemoteEngine(remote_pair(Servers(speculative=Server(url=url))))) as engine,
+        closing(ServerEngine(server_pair(Servers(speculative=Server(url=url))))) as engine,
     ):
         settings = pair_settings(engine.pair, max_new_tokens=60, ignore_eos=True, do_sample=True, temperature=2.0)
         run = run_alone(engine.decoder(Request.of(PROMPT, settings)))

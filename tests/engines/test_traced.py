@@ -94,7 +94,7 @@ def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAI
     replayed, measured = speculate(engine), speculate(traced)
     for steps in zip(replayed.rounds, measured.rounds, strict=True):
         for draft, same in zip(*map(proposals, steps), strict=True):
-            assert (draft.id, draft.text, draft.verdict) == (same.id, same.text, same.verdict)
+            assert (draft.id, draft.text, draft.outcome) == (same.id, same.text, same.outcome)
             assert draft.draft_probability == pytest.approx(same.draft_probability, abs=1e-4)
 
 
@@ -111,9 +111,9 @@ def test_every_token_has_all_its_figures(traced: TracedEngine, drafter: dict[str
             assert draft.draft_probability is not None
             assert draft.target_probability is not None
             assert 0 < draft.draft_probability <= 1 + 1e-9
-            if draft.verdict is Outcome.ACCEPTED:
+            if draft.outcome is Outcome.ACCEPTED:
                 assert draft.target_probability > 0
-            rejected = draft.verdict is Outcome.REJECTED
+            rejected = draft.outcome is Outcome.REJECTED
             assert bool(draft.target_likeliest) is rejected
             assert bool(draft.draft_likeliest) is (rejected and not draft.copied)
             for likeliest in (draft.target_likeliest, draft.draft_likeliest):

@@ -11,7 +11,7 @@ from hypothesis import given
 from specdemo.errors import FileError
 from specdemo.exports import schema
 from specdemo.racing.race import race
-from specdemo.records import Comparison, Slice
+from specdemo.records import Comparison, SettingsUpdate, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event
 from tests.support.proposals import compared
@@ -26,13 +26,23 @@ def test_written_objects_are_read_back_unchanged(comparison: Comparison) -> None
     assert schema.from_json(json.loads(json.dumps(schema.to_json(comparison)))) == comparison
 
 
+@given(comparisons)
+def test_objects_of_schema_2_are_read(comparison: Comparison) -> None:
+    update = SettingsUpdate(round=3, values={"assistant_confidence_threshold": 0.5})
+    comparison = comparison.model_copy(update={"settings_updates": (update,)})
+    written = json.loads(json.dumps(schema.to_json(comparison)).replace('"outcome":', '"verdict":')) | {"schema": 2}
+    del written["settings_updates"]
+    written["moves"] = [{"round": 3, "num_assistant_tokens": None, "assistant_confidence_threshold": 0.5}]
+    assert schema.from_json(written) == comparison
+
+
 @pytest.mark.parametrize(
-    "verdicts", [("rejected", "accepted"), ("accepted",) * 5, ("discarded", "rejected"), ("accepted", "rejected") * 2]
+    "outcomes", [("rejected", "accepted"), ("accepted",) * 5, ("discarded", "rejected"), ("accepted", "rejected") * 2]
 )
-def test_proposals_that_contradict_what_was_committed_are_refused(verdicts: tuple[str, ...]) -> None:
+def test_proposals_that_contradict_what_was_committed_are_refused(outcomes: tuple[str, ...]) -> None:
     written = schema.to_json(compared())
     step = written["speculative"]["rounds"][0]
-    step["proposed"] = [{"id": None, "text": "", "verdict": verdict} for verdict in verdicts]
+    step["proposed"] = [{"id": None, "text": "", "outcome": outcome} for outcome in outcomes]
     step["committed"] = step["committed"][:2]
     with pytest.raises(ValueError, match="proposals contradict what it committed"):
         schema.from_json(written)
@@ -78,7 +88,7 @@ SAVED = schema.to_json(compared())  # as Share writes it
         (("speculative", "rounds"), [SAVED["plain"]["rounds"][0] | {"committed": []}] * 3000),
         (("pair", "target", "parameters"), 10**400),
         (("history"), [{"prompt": "a", "answer": "b" * 200}] * 20_000),
-        (("schema"), 3),
+        ("schema", 4),
     ],
     ids=lambda value: str(value)[:50],
 )
@@ -89,7 +99,7 @@ def test_a_record_with_absurd_figures_is_refused(place: tuple[str | int, ...] | 
     for step in path:
         part = part[step]
     part[last] = value
-    with pytest.raises(FileError, match="not a comparison of schema 2"):
+    with pytest.raises(FileError, match="not a comparison of schema 3"):
         schema.from_text(json.dumps(changed).encode(), "open one saved with Share")
 
 
@@ -99,7 +109,7 @@ OTHERS = ["", "{}", "[1]", b"\xff", '{"schema": 2}', "[" * 100_000, *INFINITE]
 
 @pytest.mark.parametrize("data", OTHERS, ids=range(len(OTHERS)))
 def test_other_files_are_refused(data: str | bytes) -> None:
-    with pytest.raises(FileError, match="not a comparison of schema 2; open one saved with Share"):
+    with pytest.raises(FileError, match="not a comparison of schema 3; open one saved with Share"):
         schema.from_text(data, "open one saved with Share")
 
 

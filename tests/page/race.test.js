@@ -8,7 +8,7 @@ let events = 0;
 beforeEach(() => { events = 0; localStorage.clear(); });
 const line = (kind, event, run = "a") => JSON.stringify({ run, at: events++, kind, ...event });
 const start = (run) => line("start", { record: comparison() }, run);
-const slice = (side, rounds, done, moves = []) => line("slice", { side, rounds, done, source: "measured", moves });
+const slice = (side, rounds, done, settings_updates = []) => line("slice", { side, rounds, done, source: "measured", settings_updates });
 const end = (record = comparison(), run = "a") => line("end", { record, anatomy: null }, run);
 const widths = (view) => ["plain", "speculative"].map((side) => Number(parseFloat(view.find(`.track.${side} i`).style.width).toFixed(2)));
 const text = (view, name) => view.find(`.${name}`).textContent;
@@ -99,7 +99,7 @@ test("a run that fails leaves the reason to the message beside Run", () => {
 
 test("moved settings are marked on the charts", async () => {
   const view = race();
-  view.receive(end(comparison({ moves: [{ round: 1, num_assistant_tokens: 7, assistant_confidence_threshold: null }] })));
+  view.receive(end(comparison({ settings_updates: [{ round: 1, label: "lookahead 7" }] })));
   view.player.skip();
   const notes = () => view.charts.map(({ plot }) => plot.layout?.annotations?.[0]);
   await until(() => notes().every(Boolean));
@@ -114,8 +114,8 @@ test("repeats of an earlier run do not disturb a new one", () => {
   view.receive(start("b"));
   view.receive(end());
   assert.deepEqual([view.run, view.finished, view.root.dataset.state], ["b", null, "waiting"]);
-  view.receive(line("slice", { side: "plain", rounds: [plain.prefill], done: false, source: "measured", moves: [] }, "b"));
-  view.receive(line("slice", { side: "plain", rounds: plain.rounds, done: true, source: "measured", moves: [] }, "c")); // its start was missed
+  view.receive(line("slice", { side: "plain", rounds: [plain.prefill], done: false, source: "measured", settings_updates: [] }, "b"));
+  view.receive(line("slice", { side: "plain", rounds: plain.rounds, done: true, source: "measured", settings_updates: [] }, "c")); // its start was missed
   view.receive(end(comparison(), "b"));
   view.player.skip();
   assert.equal(view.root.dataset.state, "done");

@@ -75,7 +75,7 @@ test("a record whose proposals contradict its counts is shown, too", () => {
   const [, one] = timed(round(1, [" a"]), { ...round(0.5, [" the"]), proposed: round(1, ["x", "y", "z"], 3).proposed });
   assert.equal(renderRound(one, { side: "speculative" }).textContent, " the");
   assert.deepEqual(renderChips(one.round).map(({ className }) => className), ["chip accepted", "chip accepted", "chip accepted"]);
-  const nameless = { ...one.round, proposed: [{ id: null, text: "", verdict: "accepted" }], committed: [{ id: null, text: "Hello" }, { id: null, text: " you" }] };
+  const nameless = { ...one.round, proposed: [{ id: null, text: "", outcome: "accepted" }], committed: [{ id: null, text: "Hello" }, { id: null, text: " you" }] };
   assert.deepEqual(renderChips(nameless).map((chip) => chip.querySelector(".token").textContent), ["?", " you"]);
 });
 

@@ -53,7 +53,7 @@ export async function until(holds) {
 /** A round of `seconds`: its committed tokens, the first `accepted` of which were proposed, and rejected proposals. */
 export function round(seconds, texts, accepted = 0, vain = []) {
   const token = (text) => ({ id: 1, text, probability: null, entropy: null });
-  const draft = (text, verdict) => ({ id: text === "?" ? null : 2, text, verdict, draft_probability: 0.943, target_probability: null });
+  const draft = (text, outcome) => ({ id: text === "?" ? null : 2, text, outcome, draft_probability: 0.943, target_probability: null });
   return {
     seconds, draft_seconds: null, verify_seconds: null, source: null, committed: texts.map(token),
     proposed: [...texts.slice(0, accepted).map((text) => draft(text, "accepted")), ...vain.map((text, index) => draft(text, index ? "discarded" : "rejected"))],
@@ -72,7 +72,7 @@ const SUMMARY = {
 export function comparison(changed = {}, said = {}) {
   const side = (...seconds) => ({ prefill: round(0.1, [" a"]), rounds: seconds.map((each) => round(each, [" b"])), finish_reason: "length" });
   return {
-    pair: { name: "a pair", target: { chat_template: false, server: null } }, prompt: "Say", history: [], moves: [], trace_source: "measured",
+    pair: { name: "a pair", target: { chat_template: false, server: null } }, prompt: "Say", history: [], settings_updates: [], trace_source: "measured",
     settings: { max_new_tokens: 10, sequential: false, apply_chat_template: true, policy: "constant", num_assistant_tokens: 4, engine: "traced", drafter: "model", do_sample: false },
     plain: side(1, 1, 1), speculative: { ...side(), rounds: [round(2, [" b", " c", " d"], 2, ["?"])] }, summary: { ...SUMMARY, ...said }, ...changed,
   };

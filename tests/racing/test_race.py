@@ -5,7 +5,7 @@ import pytest
 
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.costs import LONGER, measure_costs
+from specdemo.racing.costs import LONG_LOOKAHEADS, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Request, Round, Slice
@@ -34,11 +34,11 @@ def test_the_side_whose_clock_is_behind_is_advanced_by_at_least_a_slice() -> Non
     assert not running
 
 
-def test_a_lookahead_moved_during_a_run_counts_from_the_next_round() -> None:
+def test_a_lookahead_changed_during_a_run_counts_from_the_next_round() -> None:
     done, progress = list[Round](), list[RaceEvent]()
 
-    def live_settings() -> LiveSettings | None:
-        return LiveSettings(2 if len(done) > 5 else 7, 0.4) if len(done) > 3 else None
+    def live_settings() -> LiveSettings:
+        return {"num_assistant_tokens": 2.0 if len(done) > 5 else 7.0} if len(done) > 3 else {}
 
     for item in race(ScriptedEngine(), "Say", LONG, slice_seconds=0.01, live_settings=live_settings):
         progress.append(item)
@@ -47,17 +47,23 @@ def test_a_lookahead_moved_during_a_run_counts_from_the_next_round() -> None:
     comparison = progress[-1]
     assert isinstance(comparison, Comparison)
     lengths = [len(step.proposed or ()) for step in comparison.speculative.rounds]
-    first, second = comparison.moves
-    assert (first.num_assistant_tokens, second.num_assistant_tokens) == (7, 2)
+    first, second = comparison.settings_updates
+    assert [first.values, second.values] == [{"num_assistant_tokens": 7}, {"num_assistant_tokens": 2}]
+    assert [first.label, second.label] == ["lookahead 7", "lookahead 2"]
     assert set(lengths[: first.round - 1]) == {4}
     assert set(lengths[first.round - 1 : second.round - 1]) == {7}
     assert set(lengths[second.round - 1 : -1]) == {2}
-    assert [move for lap in laps(progress) for move in lap.moves] == [first, second]
-    assert schema.from_json(schema.to_json(comparison)).moves == comparison.moves
+    assert [update for lap in laps(progress) for update in lap.settings_updates] == [first, second]
+    assert schema.from_json(schema.to_json(comparison)).settings_updates == comparison.settings_updates
     assert list(repeats(ScriptedEngine(), comparison)) == []
-    *_, still = race(ScriptedEngine(), "Say", LONG, live_settings=lambda: LiveSettings(4, 0.9))
+    *_, still = race(
+        ScriptedEngine(),
+        "Say",
+        LONG,
+        live_settings=lambda: {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.9},
+    )
     assert isinstance(still, Comparison)
-    assert still.moves == ()
+    assert still.settings_updates == ()
 
 
 def test_sequential_runs_one_side_after_the_other() -> None:
@@ -107,10 +113,10 @@ def test_a_failure_after_the_race_keeps_its_result(monkeypatch: pytest.MonkeyPat
 
 
 def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
-    assert measure_costs(ScriptedEngine(), bound=0) is None
+    assert measure_costs(ScriptedEngine(), seconds=0) is None
     costs = measure_costs(ScriptedEngine())
     assert costs is not None
-    assert len(costs.verify) == max(LONGER) + 1
+    assert len(costs.verify) == max(LONG_LOOKAHEADS) + 1
     assert costs.draft_step == pytest.approx(ScriptedEngine().draft)
 
 

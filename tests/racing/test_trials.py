@@ -1,5 +1,3 @@
-from unittest.mock import Mock
-
 import pytest
 
 from specdemo.engines.base import Decoder
@@ -71,10 +69,3 @@ def test_a_servers_burst_counts_as_its_tokens() -> None:
 def test_a_failure_ends_the_repeats_and_keeps_the_race() -> None:
     comparison = raced(ScriptedEngine(), "Say", LONG)
     assert [len(each.repeats) for each in refined(failing_engine(EngineError, 5), comparison, number=3)] == [1]
-
-
-@pytest.mark.parametrize("error", [EngineError("It failed."), ValueError()])
-def test_a_failure_to_learn_step_costs_keeps_the_race(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr("specdemo.racing.trials.learn", Mock(side_effect=error))
-    comparison = raced(ScriptedEngine(), "Say", LONG)
-    assert len([*refined(ScriptedEngine(), comparison, costs=Costs(verify=(0.01,)), number=1)]) == 2

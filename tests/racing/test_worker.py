@@ -1,5 +1,6 @@
 """The engine's process, with the scripted engine; the page's tests use the real one."""
 
+import math
 import os
 import resource
 import signal
@@ -17,9 +18,9 @@ from specdemo.capabilities import EngineName
 from specdemo.engines.base import THOROUGH, Decoder
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.racing import worker as module
-from specdemo.racing.race import LiveSettings, race
+from specdemo.racing.race import race
 from specdemo.racing.warm_up import steady_before
-from specdemo.racing.worker import _NO_CHANGE, Prepare, WithEngine, Worker, if_loaded
+from specdemo.racing.worker import Preload, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from tests.support.failing import limited
@@ -29,8 +30,9 @@ LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
 STEP = 0.005
 PAIR = ScriptedEngine().pair
-OTHER, REFUSED, ENDLESS, HUNG, PUZZLED, SLOW = (
-    PAIR.model_copy(update={"name": name}) for name in ("other", "refused", "endless", "hung", "puzzled", "slow")
+OTHER, REFUSED, ENDLESS, HUNG, PUZZLED, SLOW, INSTANT = (
+    PAIR.model_copy(update={"name": name})
+    for name in ("other", "refused", "endless", "hung", "puzzled", "slow", "instant")
 )
 
 
@@ -55,9 +57,11 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     if pair == ENDLESS:
         sleep(3600)
     if pair == SLOW:
-        sleep(1.5)
+        sleep(0.5)
     if pair == HUNG:
         return Hung()
+    if pair == INSTANT:
+        return ScriptedEngine()
     engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
     steady_before.setdefault(engine, {})  # needs no warm-up
     return engine
@@ -67,9 +71,11 @@ TICK = 0.1  # seconds between reports without news
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_ticks() -> Iterator[None]:
+def short_waits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "TICK_SECONDS", TICK)
+        patch.setattr(module, "_LOADING_GRACE", 0.05)
+        patch.setattr("specdemo.child._EXIT_SECONDS", 0.3)
         yield
 
 
@@ -87,8 +93,8 @@ def compare(worker: Worker, pair: ModelPair = PAIR, settings: GenerationSettings
 
 
 def test_a_race_in_the_child_is_the_race(worker: Worker) -> None:
-    list(worker.run(Prepare("genai", PAIR)))  # measures step costs
-    progress = list(worker.compare(PAIR, "Say", SHORT))
+    list(worker.run(Preload("genai", INSTANT)))  # measures step costs
+    progress = list(worker.compare(INSTANT, "Say", SHORT))
     assert {type(item) for item in progress if item is not None} == {Phase, Slice, Comparison}
     comparison = progress[-1]
     assert isinstance(comparison, Comparison)
@@ -126,7 +132,7 @@ def test_idle_work_yields_to_other_jobs(worker: Worker) -> None:
     assert list(worker.run_idle(endless)) == []
     running.close()
     compare(worker)
-    assert list(worker.run_idle(partial(if_loaded, job=Prepare("genai", OTHER)))) == []
+    assert list(worker.run_idle(partial(if_loaded, job=Preload("genai", OTHER)))) == []
 
 
 def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Worker) -> None:
@@ -163,15 +169,15 @@ def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")
 def test_a_message_to_a_stopped_process_blocks_nobody(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GRACE", 1)
+    monkeypatch.setattr(module, "GRACE", 0.5)
     compare(worker)
     os.kill(worker.process_id, signal.SIGSTOP)
     cancelled, ticks = Event(), 0
-    with pytest.raises(EngineError, match="did not stop within 1 s and was ended"):  # noqa: PT012
+    with pytest.raises(EngineError, match=r"did not stop within 0\.5 s and was ended"):  # noqa: PT012
         for item in worker.compare(PAIR, "word " * 90_000, SHORT, cancelled):  # exceeds a pipe's buffer
             assert item is None
             ticks += 1
-            if ticks > 5:
+            if ticks > 2:
                 cancelled.set()
     assert compare(worker).plain.finish_reason == "length"
 
@@ -203,7 +209,7 @@ def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy
 
 
 def test_another_engine_or_pair_is_loaded_on_request_after_the_first_job() -> None:
-    worker = Worker(load_thorough, Prepare("genai", SLOW))
+    worker = Worker(load_thorough, Preload("genai", SLOW))
     assert phases(worker, SLOW)[0] == "loading"  # the first job's
     *_, comparison = worker.compare(SLOW, "Say", SHORT)
     assert isinstance(comparison, Comparison)
@@ -218,14 +224,14 @@ def test_another_engine_or_pair_is_loaded_on_request_after_the_first_job() -> No
 
 def load_thorough(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     engine = load(name, pair)
-    engine.thoroughness, engine.step = THOROUGH, STEP / 5  # measuring step costs then takes a while
+    engine.thoroughness, engine.real_time = THOROUGH, pair == SLOW  # whose step costs then take a while to measure
     return engine
 
 
 def test_loading_in_advance_is_finished_for_the_run_that_needs_it(worker: Worker) -> None:
     compare(worker, OTHER)
-    prepared = worker.run_idle(Prepare("genai", SLOW))
-    assert next(prepared).name == "loading"
+    prepared = worker.run_idle(Preload("genai", SLOW))
+    assert next(filter(None, prepared)).name == "loading"
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(phases, worker, SLOW)
         list(prepared)
@@ -236,7 +242,7 @@ def test_loading_is_reported_and_can_be_cancelled(worker: Worker) -> None:
     compare(worker)
     cancelled = Event()
     seen = []
-    for phase in worker.run(Prepare("genai", ENDLESS), cancelled):
+    for phase in filter(None, worker.run(Preload("genai", ENDLESS), cancelled)):
         seen.append(phase)
         if len(seen) == 2:
             cancelled.set()
@@ -250,7 +256,7 @@ def hanging(worker: Worker, cancelled: Event | None = None) -> Generator[Phase]:
     job = WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT))
     running = worker.run(job, cancelled)
     assert isinstance(running, Generator)
-    while (phase := next(running)) is None or phase.name == "loading" or phase.seconds < 0.3:
+    while (phase := next(running)) is None or phase.name == "loading" or phase.seconds < 0.1:
         pass
     return running
 
@@ -264,7 +270,7 @@ def test_a_hanging_engine_is_ended_after_a_stop_or_when_its_visitor_leaves(
     cancelled.set()
     with pytest.raises(EngineError, match=r"did not stop within 0\.5 s and was ended; run again"):
         list(running)
-    monkeypatch.setattr(module, "GRACE", 2)
+    monkeypatch.setattr(module, "GRACE", 1)
     running = hanging(worker)
     began = perf_counter()
     running.close()  # on the server's event loop
@@ -276,7 +282,7 @@ def test_a_hanging_engine_is_ended_after_a_stop_or_when_its_visitor_leaves(
     assert isinstance(following[-1], Comparison)
 
 
-def test_a_late_move_does_not_reach_the_next_run(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_update_does_not_reach_the_next_run(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A visitor's slider moves while their run ends and another visitor's begins."""
     cancelled, array = Event(), worker._live_settings
     deque(worker.compare(PAIR, "Say", SHORT, cancelled), maxlen=0)
@@ -284,7 +290,7 @@ def test_a_late_move_does_not_reach_the_next_run(worker: Worker, monkeypatch: py
 
     class Slow:
         def __setitem__(self, key: slice, value: Sequence[float]) -> None:
-            if tuple(value) == _NO_CHANGE:
+            if all(map(math.isnan, value)):
                 reset.set()
             else:
                 writing.set()
@@ -292,13 +298,14 @@ def test_a_late_move_does_not_reach_the_next_run(worker: Worker, monkeypatch: py
             array[key] = value
 
     monkeypatch.setattr(worker, "_live_settings", Slow())
-    late = Thread(target=worker.move, args=(cancelled, LiveSettings(9, 0.5)))
+    late = Thread(target=worker.update_settings, args=(cancelled, {"num_assistant_tokens": 9}))
     late.start()
     assert writing.wait(10)
     following = Thread(target=compare, args=(worker,))
     following.start()
-    reset.wait(0.5)  # without a lock, the next run's settings are reset now, and the late ones follow
+    reset.wait(0.2)  # without a lock, the next run's settings are reset now, and the late ones follow
     written.set()
     late.join()
     following.join()
-    assert tuple(array) == _NO_CHANGE
+    worker.update_settings(cancelled, {"num_assistant_tokens": 9})
+    assert all(map(math.isnan, array)), "their run is over"

@@ -60,8 +60,8 @@ def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
         committed=(token, token),
         seconds=1,
         proposed=(
-            DraftToken(id=1, text="a", verdict=Outcome.ACCEPTED),
-            DraftToken(id=2, text="b", verdict=Outcome.REJECTED),
+            DraftToken(id=1, text="a", outcome=Outcome.ACCEPTED),
+            DraftToken(id=2, text="b", outcome=Outcome.REJECTED),
         ),
     )
     unknown = Round(committed=(token,) * 4, seconds=1, proposed=None)

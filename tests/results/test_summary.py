@@ -11,7 +11,7 @@ from rich.console import Console
 
 from specdemo.cli.terminal import print_figures
 from specdemo.exports import schema
-from specdemo.records import NOT_USED, Comparison, DraftCounts, Move, Round, WarmUp
+from specdemo.records import NOT_USED, Comparison, DraftCounts, Round, SettingsUpdate, WarmUp
 from specdemo.results import metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.summary import Summary, expectation, headline_of, summarise, times
@@ -241,8 +241,10 @@ def test_page_terminal_and_file_say_the_same() -> None:
 def test_a_moved_run_is_not_labelled_with_its_first_value() -> None:
     run = compared(ScriptedEngine(), engine="traced", num_assistant_tokens=2)
     assert run_words(run) == f"{run.settings.strategy.description}, {shared_words(run.settings)}"
-    moves: tuple[Move, ...] = (Move(round=2, num_assistant_tokens=6), Move(round=4, num_assistant_tokens=3))
-    moved = said(run, moves=moves)
+    updates = [
+        SettingsUpdate(round=number, values={"num_assistant_tokens": value}) for number, value in ((2, 6), (4, 3))
+    ]
+    moved = said(run, settings_updates=tuple(updates))
     assert "lookahead 2 → lookahead 6 → lookahead 3, draft model, traced engine" in moved.made_by
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 
 from specdemo.cli import main
-from specdemo.engines.server.engine import RemoteEngine, remote_pair
+from specdemo.engines.server.engine import ServerEngine, server_pair
 from specdemo.engines.server.reports import counted_between
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import pair_settings
@@ -51,7 +51,7 @@ def served(folder: Path, port: int, *options: str) -> Iterator[str]:
             server.terminate()
 
 
-def compare(engine: RemoteEngine, url: str) -> None:
+def compare(engine: ServerEngine, url: str) -> None:
     """Race each prompt, then decode it between two reads of the server's counters."""
     for prompt in PROMPTS:
         settings = pair_settings(engine.pair, max_new_tokens=96, ignore_eos=True)
@@ -79,6 +79,6 @@ if __name__ == "__main__":
             with served(folder, 8101, *options, "--per-request-spec-decode-metrics", "summary") as url:
                 print(f"\n{method}", flush=True)
                 servers = Servers(plain=Server(url=plain), speculative=Server(url=url))
-                with closing(RemoteEngine(remote_pair(servers))) as engine:
+                with closing(ServerEngine(server_pair(servers))) as engine:
                     compare(engine, url)
                 assert main([*LOAD.split(), "--plain-url", plain, "--url", url]) == 0

@@ -17,13 +17,13 @@ from specdemo.experiments.plan import Axes, available, grid
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings, require_effect
-from specdemo.strategies import CONSTANT, STRATEGIES, Drafter, Fields, Parameters, Strategy, parameters
+from specdemo.strategies import CONSTANT, STRATEGIES, DrafterInfo, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
 from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
-PARROT = Drafter("parrot", "Parrot", "the parrot")
+PARROT = DrafterInfo("parrot", "Parrot", "the parrot")
 
 
 @dataclass(frozen=True)

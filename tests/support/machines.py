@@ -96,4 +96,4 @@ def round_of(proposed: int, accepted: int, seconds: float) -> Round:
 
 @cache
 def _proposals(proposed: int, accepted: int) -> tuple[DraftToken, ...]:
-    return tuple(DraftToken(id=7, text=" a", verdict=each) for each in outcomes_from_counts(proposed, accepted))
+    return tuple(DraftToken(id=7, text=" a", outcome=each) for each in outcomes_from_counts(proposed, accepted))

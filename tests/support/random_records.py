@@ -31,9 +31,9 @@ def rounds(draw: st.DrawFn) -> Round:
     accepted = len(committed) - 1
     outcomes = outcomes_from_counts(accepted + draw(st.integers(0, 4)), accepted)
     refused = [
-        DraftToken(id=draw(st.none() | ids), text=draw(text), verdict=outcome) for outcome in outcomes[accepted:]
+        DraftToken(id=draw(st.none() | ids), text=draw(text), outcome=outcome) for outcome in outcomes[accepted:]
     ]
-    kept = [DraftToken(id=token.id, text=token.text, verdict=Outcome.ACCEPTED) for token in committed[:accepted]]
+    kept = [DraftToken(id=token.id, text=token.text, outcome=Outcome.ACCEPTED) for token in committed[:accepted]]
     proposed = draw(st.none() | st.just((*kept, *refused)))
     return Round(committed=tuple(committed), seconds=draw(seconds), proposed=proposed)
 

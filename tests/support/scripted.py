@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from time import sleep
 
 from specdemo.capabilities import EngineName
-from specdemo.decoding.verification import judge
 from specdemo.engines.base import (
     PREFILL_CHUNK,
     Arrival,
@@ -20,7 +19,19 @@ from specdemo.engines.base import (
     rounds_of,
 )
 from specdemo.errors import EngineError
-from specdemo.records import SIDES, Costs, DraftToken, Environment, Model, ModelPair, Request, Round, Side, Token
+from specdemo.records import (
+    SIDES,
+    Costs,
+    DraftToken,
+    Environment,
+    Model,
+    ModelPair,
+    Request,
+    Round,
+    Side,
+    Token,
+    outcomes_from_ids,
+)
 from specdemo.strategies import Constant, Plain, Strategy
 from tests.support import BRIEF
 
@@ -139,12 +150,12 @@ class _ScriptedDecoder(Decoder):
         elif self._position >= last and not self._request.ignore_eos:
             self.finish_reason = "stop"
         ids = [_id(word) for word in proposed]
-        outcomes = judge(ids, [_id(word) for word in words], ended=self.finish_reason == "stop") or []
+        outcomes = outcomes_from_ids(ids, [_id(word) for word in words], ended=self.finish_reason == "stop") or []
         return Round(
             committed=tuple(Token(id=_id(word), text=word) for word in words),
             seconds=seconds,
             proposed=tuple(
-                DraftToken(id=_id(word), text=word, verdict=outcome)
+                DraftToken(id=_id(word), text=word, outcome=outcome)
                 for word, outcome in zip(proposed, outcomes, strict=True)
             ),
             draft_seconds=len(proposed) * self._engine.draft,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from specdemo.engines.base import Engine
-from specdemo.racing.costs import remember
+from specdemo.racing.costs import save_costs
 from specdemo.records import Costs, ModelPair
 
 
@@ -17,4 +17,4 @@ def costs_of(verify: Sequence[float], draft: float | None = None, **others: Any)
 def remember_costs(pair: ModelPair) -> None:
     """Keep step costs of GenAI's engine, so that no process measures them, which takes seconds."""
     costs = costs_of([0.010, 0.011, 0.012, 0.013, 0.014], 0.001)
-    remember(cast(Engine, SimpleNamespace(name="genai", pair=pair)), costs)
+    save_costs(cast(Engine, SimpleNamespace(name="genai", pair=pair)), costs)

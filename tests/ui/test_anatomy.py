@@ -66,7 +66,7 @@ def test_acceptance_by_confidence_leaves_out_discarded_proposals() -> None:
         for step in run.rounds
     ]
     [(tenth, (accepted, judged))] = metrics.acceptance_by_confidence(run.model_copy(update={"rounds": sure})).items()
-    outcomes = [draft.verdict for step in run.rounds for draft in proposals(step)]
+    outcomes = [draft.outcome for step in run.rounds for draft in proposals(step)]
     assert tenth == 9
     assert (accepted, judged) == (outcomes.count(Outcome.ACCEPTED), len(outcomes) - outcomes.count(Outcome.DISCARDED))
 

@@ -366,10 +366,10 @@ def test_a_lookahead_moved_during_a_run_takes_effect(visit: Visit) -> None:
     page.click("#stop")
     page.wait_for_selector(".race[data-state=done]")
     comparison = downloaded(page)
-    (move,) = comparison.moves
+    (update,) = comparison.settings_updates
     lengths = [len(proposals(step)) for step in comparison.speculative.rounds]
-    assert set(lengths[: move.round - 1]) == {4}
-    assert set(lengths[move.round - 1 : -1]) == {7}
+    assert set(lengths[: update.round - 1]) == {4}
+    assert set(lengths[update.round - 1 : -1]) == {7}
     page.check("#drafter input[value=lookup]")
     expect(page.locator("#at-hand .moves")).to_have_count(0)
 
@@ -432,7 +432,7 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     steps = page.locator(".anatomy .step")
     expect(steps).to_have_count(len(comparison.speculative.rounds))
     for outcome in ("accepted", "rejected", "discarded"):
-        drafts = [d for step in comparison.speculative.rounds for d in proposals(step) if d.verdict == outcome]
+        drafts = [d for step in comparison.speculative.rounds for d in proposals(step) if d.outcome == outcome]
         expect(page.locator(f".anatomy .chip.{outcome}")).to_have_count(len(drafts))
     steps.first.click()  # which waits for the tab to open, and focuses them
     for _ in range(3):
@@ -456,7 +456,7 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     saved.write_text(json.dumps(schema.to_json(comparison.model_copy(update=changed))))
     wrong.write_text("{}")
     page.set_input_files("#open input, input[type=file]", wrong)
-    expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 2")
+    expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 3")
     page.set_input_files("#open input, input[type=file]", saved)
     expect(page.locator(".so-far .prompt")).to_have_text("Saved")
     open_tab(page, "Compare")

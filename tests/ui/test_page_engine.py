@@ -45,7 +45,7 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
         assert (prompt, "".join(committed)) == (comparison.prompt, comparison.side(side).text)
     drafts = [draft for step in comparison.speculative.rounds for draft in proposals(step)]
     for outcome in Outcome:
-        expected = [draft.text.replace("\n", "↵") for draft in drafts if draft.verdict is outcome]
+        expected = [draft.text.replace("\n", "↵") for draft in drafts if draft.outcome is outcome]
         shown = [text.replace("\n", "↵") for text in kinds(page, outcome)]
         assert shown == expected
         assert expected

@@ -24,7 +24,7 @@ def app(chromium: str, llama_servers: Servers, tmp_path_factory: pytest.TempPath
 
 def test_servers_race_and_addresses_stay_secret(visit: Visit, llama_servers: Servers) -> None:
     page = visit("/#max_new_tokens=24&ignore_eos=true")
-    expect(page.locator("#header")).to_contain_text("remote engine: llama.cpp")
+    expect(page.locator("#header")).to_contain_text("server: llama.cpp")
     for hidden in ("#engine", "#policy", "#num_assistant_tokens", "#sequential"):
         expect(page.locator(hidden)).to_be_hidden()
     run(page)

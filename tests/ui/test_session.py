@@ -14,7 +14,7 @@ from specdemo.exports.html import make_file
 from specdemo.exports.schema import to_json
 from specdemo.models.catalogue import bundled_pair
 from specdemo.racing.race import race
-from specdemo.racing.worker import Prepare, WithEngine
+from specdemo.racing.worker import Preload, WithEngine
 from specdemo.records import ModelPair, Slice, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import events
@@ -81,7 +81,7 @@ def test_an_engine_is_prepared_in_advance_and_failures_are_left_to_the_run() -> 
     sessions = Sessions(worker)  # type: ignore[arg-type]
     for load in (True, False):
         sessions.prepare(bundled_pair(), settings, load=load)
-    job = Prepare("genai", bundled_pair(), settings)
+    job = Preload("genai", bundled_pair(), settings)
     assert worker.idle[0] == worker.idle[1].keywords["job"] == job
 
 

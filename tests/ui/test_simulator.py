@@ -29,10 +29,10 @@ def test_curves_follow_the_formula() -> None:
 def test_a_runs_own_values_predict_its_speedup(comparison: Comparison) -> None:
     last = measured(comparison)
     assert last is not None
-    verdicts = [token.verdict for step in comparison.speculative.rounds for token in step.proposed or ()]
-    judged = [verdict for verdict in verdicts if verdict != "discarded"]
+    outcomes = [token.outcome for step in comparison.speculative.rounds for token in step.proposed or ()]
+    judged = [outcome for outcome in outcomes if outcome != "discarded"]
     assert last.values.acceptance == judged.count("accepted") / len(judged)  # type: ignore[arg-type]
-    assert last.lookahead == pytest.approx(len(verdicts) / len(comparison.speculative.rounds))
+    assert last.lookahead == pytest.approx(len(outcomes) / len(comparison.speculative.rounds))
     assert last.speedup == estimate.of_comparison(comparison)
     cost = last.values.draft_step * last.lookahead + 1 + last.values.slope * last.lookahead
     assert cost == pytest.approx(last.speedup.plain_steps_per_round, rel=0.01)

@@ -35,7 +35,7 @@ from specdemo.engines.text import IncrementalText
 from specdemo.errors import PromptError
 from specdemo.models.checks import check_concurrent, check_strategy
 from specdemo.models.devices import describe_environment
-from specdemo.records import Costs, DraftToken, FinishReason, ModelPair, Request, Round, Token
+from specdemo.records import Costs, DraftToken, FinishReason, ModelPair, Request, Round, Side, Token
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
@@ -46,18 +46,18 @@ _NGRAM = 3
 class GenAIEngine(Engine):
     name = "genai"
 
-    def __init__(self, pair: ModelPair, *, lazy: bool = False, thoroughness: Thoroughness = THOROUGH) -> None:
+    def __init__(self, pair: ModelPair, side: Side | None = None, *, thoroughness: Thoroughness = THOROUGH) -> None:
         self.pair = pair
         self.thoroughness = thoroughness
-        self.pipelines = Pipelines(pair, lazy=lazy)
+        self.pipelines = Pipelines(pair, lazy=side is not None)
         self.environment = describe_environment(pair)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        check_strategy(self.pair, "genai", request.strategy, request.sampling)
+        check_strategy(self.pair, self.name, request.strategy, request.sampling)
         return GenAIDecoder(self.pipelines, request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        check_concurrent(self.pair, "genai", strategy, Sampling())
+        check_concurrent(self.pair, self.name, strategy, Sampling())
         return GenAIBatch(self.pipelines, strategy)
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:

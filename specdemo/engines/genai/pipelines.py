@@ -44,8 +44,8 @@ def kind_of(strategy: Strategy) -> PipelineKind:
 def generation_config(
     pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request, **changes: Any
 ) -> openvino_genai.GenerationConfig:
-    config, own = openvino_genai.GenerationConfig(), pipeline.get_config()  # the model's own may search beams
-    config.eos_token_id, config.stop_token_ids = own.eos_token_id, own.stop_token_ids
+    config, defaults = openvino_genai.GenerationConfig(), pipeline.get_config()  # the model's own may search beams
+    config.eos_token_id, config.stop_token_ids = defaults.eos_token_id, defaults.stop_token_ids
     for name, value in {**formats.genai(request), **changes, "apply_chat_template": False}.items():
         setattr(config, name, value)
     return config  # the chat template is already in the prompt

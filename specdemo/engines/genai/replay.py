@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from specdemo.decoding.indexes import index_of
-from specdemo.decoding.lookahead import policy_for, propose
-from specdemo.decoding.verification import greedy_choice, judge, softmax
+from specdemo.decoding.lookahead import policy_for
+from specdemo.decoding.round import ModelSequence, Proposal, draft
+from specdemo.decoding.sampling import greedy_choice, softmax
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.language_model import draft_agreement
-from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import token_texts
-from specdemo.records import DraftToken, Outcome, Request, Round
+from specdemo.records import DraftToken, Outcome, Request, Round, outcomes_from_ids
 
-Proposal = tuple[int, float | None]  # a proposed token's id and the draft's probability of it
 Replay = Callable[[Sequence[int], int], list[Proposal]]  # (text, limit) -> proposals
 
 
@@ -35,23 +34,20 @@ class DraftReplay:
     def __call__(self, text: Sequence[int], limit: int) -> list[Proposal]:
         self._seen.update(text)
 
-        def choose(before: Sequence[Proposal]) -> Proposal:
-            return self._choose([*text, *(token for token, _ in before)])
+        def step(before: Sequence[Proposal]) -> Proposal:
+            return self._choose([*text, *(proposal.id for proposal in before)])
 
-        return propose(self._policy, limit, choose, _confidence)
+        return draft(self._policy, limit, step)
 
     def _choose(self, text: Sequence[int]) -> Proposal:
         logits = self._draft.logits(text)[0]
         token = greedy_choice(logits, self._sampling, list(self._seen))
         self._seen.add(token)
-        return token, float(softmax(logits)[token])
-
-
-def _confidence(proposal: Proposal) -> float:
-    """Return the draft's probability; GenAI reads a log-probability of exactly 0 as unknown, below any threshold."""
-    _, probability = proposal
-    assert probability is not None, "a draft model knows its probabilities"
-    return -1.0 if np.float32(np.log(probability)) == 0 else probability
+        probabilities = softmax(logits)
+        probability = float(probabilities[token])
+        # GenAI reads a log-probability of exactly 0 as unknown, below any threshold
+        confidence = -1.0 if np.float32(np.log(probability)) == 0 else probability
+        return Proposal(token, lambda: probabilities, lambda: confidence)
 
 
 class Tracer:
@@ -67,13 +63,15 @@ class Tracer:
             self._replay = DraftReplay(self._draft, prompt, request)
         else:
             index = index_of(request.strategy)
-            self._replay = lambda text, limit: [(token, None) for token in index.find(text, limit).tokens]
+            self._replay = lambda text, limit: [
+                Proposal(token, None, copied=True) for token in index.find(text, limit).tokens
+            ]
 
     def round(self, step: Round, *, ended: bool) -> Round:
         """Return the next round with its proposals, or as given if inconsistent; the first is the prefill."""
         if len(self._text) > self._prompt_length:
             proposals = self._replay(self._text, self._max_length - len(self._text) - 1)
-            outcomes = judge([token for token, _ in proposals], step.ids, ended=ended)
+            outcomes = outcomes_from_ids([proposal.id for proposal in proposals], step.ids, ended=ended)
             if outcomes is not None:
                 step = step.model_copy(update={"proposed": self._draft_tokens(step, proposals, outcomes)})
         self._text += step.ids
@@ -90,13 +88,17 @@ class Tracer:
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
         context = self._text + [token.id for token in accepted if token.id is not None]
-        rejected = token_texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
+        rejected = token_texts(self._decode, context, [proposal.id for proposal in proposals[len(accepted) :]])
         texts = [token.text for token in accepted] + rejected
         reported = [token.probability for token in accepted] + [None] * len(rejected)
-        copied, rows = self._draft is None, zip(proposals, texts, outcomes, reported, strict=True)
         return tuple(
             DraftToken(
-                id=id_, text=text, verdict=outcome, copied=copied, draft_probability=odds, target_probability=target
+                id=proposal.id,
+                text=text,
+                outcome=outcome,
+                copied=proposal.copied,
+                draft_probability=proposal.probability,
+                target_probability=target,
             )
-            for (id_, odds), text, outcome, target in rows
+            for proposal, text, outcome, target in zip(proposals, texts, outcomes, reported, strict=True)
         )

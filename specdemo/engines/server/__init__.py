@@ -1,1 +1,1 @@
-"""Remote servers: `RemoteEngine` sends them requests and reads what they report of their rounds."""
+"""Servers: `ServerEngine` sends them requests and reads what they report of their rounds."""

@@ -32,7 +32,6 @@ _CONNECT_SECONDS = 5.0  # a reachable host accepts in well under one; more only 
 _OBJECT_BYTES = 8 * 2**20  # of an answer without a stream; a list of a thousand models takes 0.5 MB
 _STREAM_BYTES = 32 * 2**20  # of a stream; llama.cpp takes 1.5 kB per event, and a run has at most 2,048 tokens
 _STREAM_EVENTS = 50_000  # of a stream; more of the smallest ones would fill the memory
-_EVENT_BYTES = 8 * 2**20  # of an event; vLLM's first one has the ids of the prompt, 7 bytes each, which may be long
 _HEAD_BYTES = 2**16  # of an answer's beginning, to quote from if it is no stream of events
 # of an event, for both protocols; others can be large, such as the ids of the prompt
 _FIELDS = (
@@ -196,7 +195,7 @@ class Client:
                     at, text, count = perf_counter(), frame.data.strip(), count + 1
                     if text == "[DONE]":
                         return []
-                    if count > _STREAM_EVENTS or len(text) > _EVENT_BYTES:
+                    if count > _STREAM_EVENTS:
                         raise self._too_long()
                     data = self._parsed_event(text, failed=frame.event == "error")
                     if data is None:
@@ -271,11 +270,11 @@ class _LimitedStream(httpx.AsyncByteStream):
     def __init__(self, stream: httpx.AsyncByteStream, limit: int, error: ServerError | None) -> None:
         self._stream, self._error = stream, error
         self._limit = limit if error is not None else _HEAD_BYTES
-        self._head, self._last, self._total = bytearray(), b"", 0
+        self._head, self._total = bytearray(), 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for part in self._stream:
-            self._total, self._last = self._total + len(part), part
+            self._total += len(part)
             self._head += part[: max(_HEAD_BYTES - len(self._head), 0)]
             if self._total > self._limit:
                 if self._error is not None:
@@ -288,8 +287,7 @@ class _LimitedStream(httpx.AsyncByteStream):
         await self._stream.aclose()
 
     def text(self) -> str:
-        last = self._last if self._total > _HEAD_BYTES else b""
-        return (bytes(self._head) + last).decode(errors="replace")
+        return self._head.decode(errors="replace")
 
 
 @cache

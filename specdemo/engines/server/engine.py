@@ -56,10 +56,10 @@ KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
 
 
-class RemoteEngine(Engine):
+class ServerEngine(Engine):
     name = "server"
 
-    def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
+    def __init__(self, pair: ModelPair, side: Side | None = None, *, thoroughness: Thoroughness = THOROUGH) -> None:
         self.pair = pair
         self.thoroughness = thoroughness
         self._connections = _connections(pair.servers or Servers())
@@ -67,12 +67,12 @@ class RemoteEngine(Engine):
         self.environment = _environment([dialect for _, dialect in self._connections.values()])
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        check_strategy(self.pair, "server", request.strategy, request.sampling)
-        return RemoteDecoder(*self._connection(request.strategy), request)
+        check_strategy(self.pair, self.name, request.strategy, request.sampling)
+        return ServerDecoder(*self._connection(request.strategy), request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        check_strategy(self.pair, "server", strategy, Sampling())
-        return RemoteBatch(*self._connection(strategy))
+        check_strategy(self.pair, self.name, strategy, Sampling())
+        return ServerBatch(*self._connection(strategy))
 
     def _connection(self, strategy: Strategy) -> tuple[Client, Dialect]:
         side: Side = "plain" if isinstance(strategy, Plain) else "speculative"
@@ -88,7 +88,7 @@ class RemoteEngine(Engine):
             client.close()
 
 
-def remote_pair(servers: Servers) -> ModelPair:
+def server_pair(servers: Servers) -> ModelPair:
     connections = _connections(servers)
     with ExitStack() as opened:
         for client, _ in connections.values():
@@ -109,7 +109,7 @@ def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
                 connections[side] = client, dialect_of(client, server)
         opened.pop_all()  # all servers answered, so their clients stay open
     if not connections:
-        raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
+        raise UsageError("The server engine needs the address of a server; give --url and --plain-url.")
     return connections
 
 
@@ -137,7 +137,7 @@ def dialect_of(client: Client, server: Server) -> Dialect:
     return detected or OpenAI(client, server.model)
 
 
-class RemoteDecoder(Decoder):
+class ServerDecoder(Decoder):
     trace_source: TraceSource = "reported"
 
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
@@ -146,7 +146,7 @@ class RemoteDecoder(Decoder):
 
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
-        path, body, reader = self._dialect.ask(self._request)
+        path, body, reader = self._dialect.http_request(self._request)
         self._counters = self._dialect.counters()
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
@@ -210,7 +210,7 @@ class _ActiveRequest:
     characters: int = 0
 
 
-class RemoteBatch(Batch):
+class ServerBatch(Batch):
     in_passes = False
 
     def __init__(self, client: Client, dialect: Dialect) -> None:
@@ -224,7 +224,7 @@ class RemoteBatch(Batch):
 
     def submit(self, number: int, request: Request) -> None:
         check_prompt(request)
-        path, body, reader = self._dialect.ask(request)
+        path, body, reader = self._dialect.http_request(request)
         sent, cancel = self._client.send(path, body, lambda event: self._events.put((number, event)))
         self._active[number] = _ActiveRequest(reader(sent), cancel, sent)
 

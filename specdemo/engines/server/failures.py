@@ -2,12 +2,10 @@
 
 import json
 import re
-from itertools import chain
 from typing import Any
 
 _MAX_QUOTED = 300  # characters of a server's message
 _TITLE_SEARCH = 2**16  # characters in which the title of a web page must be
-_MAX_DEPTH = 64  # of JSON; real answers have about ten levels, and recursion ends at a thousand
 _MAX_BRACKETS = 200_000  # of JSON; a list of a thousand models has 20,000, and empty lists take 20 times their text
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _SENTENCES = {
@@ -50,10 +48,11 @@ def describe(status: int, text: str, address: str, key_variable: str, *, streame
         sentence = _SENTENCES.get(status, sentence).format(variable=key_variable)
         return f"{sentence} ({status}{': ' if message else ''}{message})."
     if streamed and (not text.strip() or re.search(r"^(data|event|id|retry|error)?:", text, re.MULTILINE)):
-        reason = _error_at_end(text)
-        if reason:
-            return f"failed in the middle of its answer: {redacted(reason, address)}"
-        return "broke off its answer; see its log, and run again."
+        last = " ".join(text.rstrip().rpartition("\n")[2].split())
+        event = parsed(last.removeprefix("data:"))
+        is_usual = not last or (event is not None and error_in(event) is None)
+        reason = "" if is_usual else f" ({redacted(event or last, address)})"
+        return f"broke off its answer{reason}; see its log, and run again."
     if streamed and usable_object(status, text) is not None:
         return "answered in one piece, which cannot be timed; have it stream its answers."
     if error_in(content) is not None:
@@ -72,12 +71,7 @@ def parsed(text: str) -> Any:
             value = json.loads(halves.decode("utf-16", "replace"))
     except (ValueError, RecursionError):
         return None
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        inner = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
-        if not (level := [*chain.from_iterable(inner)]):
-            return value
-    return None
+    return value
 
 
 def usable_object(status: int, text: str) -> dict[str, Any] | None:
@@ -96,15 +90,6 @@ def error_in(data: object) -> object | None:
         return data
     first = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
     return (first.get("error") or data) if first.get("finish_reason") in ("error", "abort") else first.get("error")
-
-
-def _error_at_end(text: str) -> object | None:
-    """Return the error in the last line of a stream, or None."""
-    lines = (line.strip() for line in reversed(text.split("\n")))
-    line = next((line for line in lines if line and not line.startswith(("event:", "id:", "retry:", ":"))), "{}")
-    content = line.removeprefix("data:").removeprefix("error:").strip()
-    data = parsed(content)
-    return data or content if line.startswith("error:") or data is None else error_in(data)
 
 
 def is_finished(data: dict[str, Any]) -> bool:

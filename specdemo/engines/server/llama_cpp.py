@@ -73,7 +73,7 @@ class LlamaCpp(Dialect):
         build = label(self._props.get("build_info"))
         return "llama.cpp" if "unknown" in build else f"llama.cpp {build}".strip()
 
-    def ask(self, request: Request) -> HttpRequest:
+    def http_request(self, request: Request) -> HttpRequest:
         """Return a completion request; the server applies its own chat template first."""
         prompt = request.prompt
         if request.apply_chat_template and self._chats:

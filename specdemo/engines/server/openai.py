@@ -18,7 +18,15 @@ from specdemo.engines.base import Prefilling
 from specdemo.engines.server import reports
 from specdemo.engines.server.client import REFUSALS, Client, Event
 from specdemo.engines.server.failures import ExcessError
-from specdemo.engines.server.protocol import MOST_PROMPT, MOST_REPORTED, Dialect, HttpRequest, Reader, choose, label
+from specdemo.engines.server.protocol import (
+    MAX_ANSWER_TOKENS,
+    MAX_PROMPT_TOKENS,
+    Dialect,
+    HttpRequest,
+    Reader,
+    choose,
+    label,
+)
 from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token, TraceSource
 from specdemo.strategies import Plain
 
@@ -70,7 +78,7 @@ class OpenAI(Dialect):
     def counters(self) -> str:
         return self._client.text("/metrics", _METRICS_SECONDS) if self._vllm else ""
 
-    def ask(self, request: Request) -> HttpRequest:
+    def http_request(self, request: Request) -> HttpRequest:
         body: dict[str, Any] = {"model": self._name, **formats.openai(request, include_defaults=False)}
         body |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
         body["return_spec_tokens_details"] = True
@@ -110,7 +118,7 @@ class OpenAIReader(Reader):
             details = usage.get("completion_tokens_details")
             details = usage | (details if isinstance(details, dict) else {})  # SGLang has them at the top
             self.total = _count(usage.get("completion_tokens")) or self.total
-            self.prompt_tokens = _count(usage.get("prompt_tokens"), MOST_PROMPT) or self.prompt_tokens
+            self.prompt_tokens = _count(usage.get("prompt_tokens"), MAX_PROMPT_TOKENS) or self.prompt_tokens
             self._reasoning = _count(details.get("reasoning_tokens")) or 0
             self._rejected = _count(details.get("rejected_prediction_tokens")) or 0
         self._report = reports.Report.of(event.data) or self._report
@@ -211,7 +219,7 @@ class OpenAIReader(Reader):
         return tuple(divided)
 
 
-def _count(value: object, most: int = MOST_REPORTED) -> int | None:
+def _count(value: object, most: int = MAX_ANSWER_TOKENS) -> int | None:
     return value if isinstance(value, int) and 0 < value <= most else None
 
 

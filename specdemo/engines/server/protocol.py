@@ -13,11 +13,11 @@ from specdemo.records import MAX_TOKENS, DraftCounts, FinishReason, Model, Reque
 from specdemo.text import printable
 
 # Limits of what servers report; more is nonsense, and would fill the memory.
-MOST_REPORTED = 64 * MAX_TOKENS  # tokens or proposals of an answer, which take 60 MB as records
-MOST_PROMPT = 2**31  # tokens
-_MOST_TEXT = 512 * MAX_TOKENS  # characters of an answer; the longest tokens are rows of spaces or dashes
-AnswerTokens = Annotated[int, Field(ge=0, le=MOST_REPORTED)]
-PromptTokens = Annotated[int, Field(ge=0, le=MOST_PROMPT)]
+MAX_ANSWER_TOKENS = 64 * MAX_TOKENS  # tokens or proposals of an answer, which take 60 MB as records
+MAX_PROMPT_TOKENS = 2**31  # tokens
+_MAX_TEXT = 512 * MAX_TOKENS  # characters of an answer; the longest tokens are rows of spaces or dashes
+AnswerTokens = Annotated[int, Field(ge=0, le=MAX_ANSWER_TOKENS)]
+PromptTokens = Annotated[int, Field(ge=0, le=MAX_PROMPT_TOKENS)]
 _MAX_LABEL = 100  # characters of a version or a precision
 _MAX_NAME = 4096  # characters of a model's name, which may be a path
 
@@ -45,7 +45,7 @@ class Reader(ABC):
             if isinstance(step, Round):
                 self._read += len(step.committed)
                 self._characters += sum(len(token.text) for token in step.committed)
-                if self._read > MAX_TOKENS or self._characters > _MOST_TEXT:
+                if self._read > MAX_TOKENS or self._characters > _MAX_TEXT:
                     raise ExcessError("tokens" if self._read > MAX_TOKENS else "text")
             yield step
 
@@ -76,7 +76,7 @@ class Dialect(ABC):
     def version(self) -> str: ...
 
     @abstractmethod
-    def ask(self, request: Request) -> HttpRequest: ...
+    def http_request(self, request: Request) -> HttpRequest: ...
 
     @abstractmethod
     def count_tokens(self, text: str) -> int: ...

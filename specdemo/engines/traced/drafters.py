@@ -1,15 +1,14 @@
-"""Proposers of tokens: a draft model, one with a different tokenizer, and indexes of the text so far."""
+"""Drafters: a draft model, one with a different tokenizer, and indexes of the text so far."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from specdemo.decoding.indexes import CopyIndex, TextIndex
-from specdemo.decoding.lookahead import CombinedPolicy, LookaheadPolicy, propose
-from specdemo.decoding.verification import (
+from specdemo.decoding.lookahead import CombinedPolicy, LookaheadPolicy
+from specdemo.decoding.round import Drafter, ModelSequence, Proposal, draft
+from specdemo.decoding.sampling import (
     Ids,
     Logits,
     Probabilities,
@@ -21,46 +20,11 @@ from specdemo.decoding.verification import (
     resized,
 )
 from specdemo.engines.language_model import Tokens, draft_agreement
-from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.settings import Sampling
 
 
-@dataclass
-class Proposal:
-    """A proposed token. `distribution` computes the draft's distribution, if it has one.
-
-    `confidence` computes the token's probability at less cost, for policies that need it on the clock. `copied`: from
-    the text so far.
-    """
-
-    id: int
-    distribution: Callable[[], Probabilities] | None
-    confidence: Callable[[], float] = lambda: 1.0  # of a copied token, which no policy uses
-    copied: bool = False
-
-    @property
-    def probability(self) -> float | None:
-        return None if self.distribution is None else float(self.distribution()[self.id])
-
-
-class Proposer(ABC):
-    @abstractmethod
-    def read(self, text: Sequence[int]) -> None: ...
-
-    @abstractmethod
-    def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """Return at most `limit` tokens, as many as the strategy asks for."""
-
-    def learn(self, proposed: int, accepted: int) -> None:  # noqa: B027 (an index learns nothing)
-        """See `LookaheadPolicy.learn`."""
-
-    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Return whether each token from index `first` on would have been proposed; None if undefined."""
-        return None
-
-
-class ModelDrafter(Proposer):
+class ModelDrafter(Drafter):
     def __init__(
         self,
         sequence: ModelSequence,
@@ -88,17 +52,17 @@ class ModelDrafter(Proposer):
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         ids = list(text)  # copied once per round, on the clock
 
-        def choose(before: Sequence[Proposal]) -> Proposal:
+        def step(before: Sequence[Proposal]) -> Proposal:
             if before:
                 ids.append(before[-1].id)
-            return self.draft(ids)
+            return self.step(ids)
 
-        return propose(self._policy, self.room(text, limit), choose, lambda proposal: proposal.confidence())
+        return draft(self._policy, self.room(text, limit), step)
 
     def room(self, text: Sequence[int], limit: int) -> int:
         return limit if self._context is None else min(limit, self._context - len(text))
 
-    def draft(self, ids: Sequence[int]) -> Proposal:
+    def step(self, ids: Sequence[int]) -> Proposal:
         return self._choose(self._sequence.logits(ids)[0], np.array(ids))
 
     def learn(self, proposed: int, accepted: int) -> None:
@@ -124,11 +88,11 @@ class ModelDrafter(Proposer):
             seen = columns[columns >= 0]
 
         def probabilities() -> Probabilities:
-            draft = distribution(row, sampling, seen)
+            reduced = distribution(row, sampling, seen)
             if self._tokens is None:
-                return draft
+                return reduced
             result = np.zeros(self._vocabulary)
-            np.add.at(result, self._tokens, draft)
+            np.add.at(result, self._tokens, reduced)
             return result
 
         if sampling.do_sample:
@@ -141,7 +105,7 @@ class ModelDrafter(Proposer):
         return Proposal(token, probabilities, lambda: greatest_probability(scores, choice))
 
 
-class TextDrafter(Proposer):
+class TextDrafter(Drafter):
     def __init__(self, index: TextIndex, vocabulary: int) -> None:
         self._index, self._vocabulary = index, vocabulary
 
@@ -164,7 +128,7 @@ def _one_hot(token: int, vocabulary: int) -> Probabilities:
 LONGEST_PASS = 16
 
 
-class CombinedDrafter(Proposer):
+class CombinedDrafter(Drafter):
     """Proposes a draft's chain, then a copy of what followed its end before; the policy decides how much of each."""
 
     def __init__(self, drafter: ModelDrafter, index: CopyIndex, policy: CombinedPolicy, vocabulary: int) -> None:
@@ -190,7 +154,7 @@ class CombinedDrafter(Proposer):
                 return [*chain, *_copies(copy.tokens[:copied], self._vocabulary)]
             if not chain:
                 self._catch_up(text)
-            chain.append(self._drafter.draft(ids))
+            chain.append(self._drafter.step(ids))
             ids.append(chain[-1].id)
             ends = self._index.after(ends, chain[-1].id)
 
@@ -204,7 +168,7 @@ class CombinedDrafter(Proposer):
         self._policy.learn(self._drafted, min(accepted, self._drafted), copied=proposed - self._drafted)
 
 
-class TranslatingDrafter(Proposer):
+class TranslatingDrafter(Drafter):
     """A draft model with a different tokenizer, in greedy decoding (universal assisted decoding, as in transformers).
 
     Proposed text is re-encoded for the target, so it has no probability: the target's tokens are not the draft's.

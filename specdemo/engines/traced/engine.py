@@ -11,7 +11,8 @@ import numpy as np
 
 from specdemo.decoding.indexes import CopyIndex, index_of
 from specdemo.decoding.lookahead import CombinedPolicy, Estimates, policy_for
-from specdemo.decoding.verification import Uniform, distribution
+from specdemo.decoding.round import Drafter, ModelSequence
+from specdemo.decoding.sampling import Uniform, distribution
 from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
 from specdemo.engines.language_model import (
     IN_BACKGROUND,
@@ -22,14 +23,13 @@ from specdemo.engines.language_model import (
     Tokens,
     add_states_output,
 )
-from specdemo.engines.sequences import CachedSequence, Layout, ModelSequence
+from specdemo.engines.sequences import CachedSequence, Layout
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
 from specdemo.engines.traced.drafters import (
     LONGEST_PASS,
     CombinedDrafter,
     ModelDrafter,
-    Proposer,
     TextDrafter,
     TranslatingDrafter,
 )
@@ -38,7 +38,7 @@ from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_engine, check_strategy
 from specdemo.models.converted import folder_of, traced_runtime
 from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
 
@@ -56,15 +56,15 @@ _EXACT_LAYOUTS: tuple[Layout, ...] = ("empty_sequence", "second_token")  # may r
 class TracedEngine(Engine):
     name = "traced"
 
-    def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
-        check_engine(pair, "traced")
+    def __init__(self, pair: ModelPair, side: Side | None = None, *, thoroughness: Thoroughness = THOROUGH) -> None:
+        check_engine(pair, self.name)
         self.pair = pair
         runtime = traced_runtime(pair)
         self.thoroughness = thoroughness
         check_devices(runtime)
         tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
         # most requests use it
-        default = pair_settings(pair, engine="traced").strategy if thoroughness.fixed_lengths else None
+        default = pair_settings(pair, engine=self.name).strategy if thoroughness.fixed_lengths else None
         target, draft = _load_models(pair, runtime, default)
         if target.layout is None and pair.runtime.dynamic_quantization == "auto":  # its passes do not repeat bits
             del target, draft  # free their memory first
@@ -84,7 +84,7 @@ class TracedEngine(Engine):
         self.environment = describe_environment(pair, runtime)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        check_strategy(self.pair, "traced", request.strategy, request.sampling)
+        check_strategy(self.pair, self.name, request.strategy, request.sampling)
         plain = isinstance(request.strategy, Plain)
         drafter, update = (None, lambda _: False) if plain else self._drafter(request, costs)
         if self.thoroughness.fixed_lengths and request.kv_cache:
@@ -165,7 +165,7 @@ class TracedEngine(Engine):
         estimates = self._estimates if learns else Estimates()
         policy = policy_for(strategy, costs, estimates)
 
-        def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
+        def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
             sequence = (
                 self._head.sequence(target, capacity, kv_cache=request.kv_cache)
                 if self._head is not None

@@ -1,16 +1,15 @@
-"""Sampling and verification, independent of models.
+"""Sampling: from logits to the next token, independent of models.
 
 Distributions apply, in GenAI's order, repetition penalty, temperature, top-p and top-k. Plain sampling, draft and
 target share one function, so speculative sampling keeps exactly the distribution of plain sampling.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.records import Outcome, outcomes_from_counts
 from specdemo.settings import Sampling
 
 Ids = Sequence[int] | npt.NDArray[np.int64]
@@ -94,44 +93,3 @@ class Uniform(Protocol):
     """A source of uniform random numbers, such as `numpy.random.Generator`."""
 
     def random(self) -> float: ...
-
-
-class Verification(NamedTuple):
-    accepted: int
-    next_token: int
-
-
-def rejection_sample(
-    proposed: Sequence[int], drafts: Iterable[Probabilities], targets: Iterable[Probabilities], random: Uniform
-) -> Verification:
-    """Verify sampled proposals so that committed tokens have exactly the target's distribution.
-
-    A token x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from the
-    normalised max(0, p − q). If all are accepted, a draw from p follows (Leviathan et al. 2023, algorithm 1; Chen et
-    al. 2023, algorithm 2). The n + 1 `targets` p are read only as far as needed.
-    """
-    remaining = iter(targets)
-    for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
-        p = next(remaining)
-        if random.random() * q[token] >= p[token]:
-            residual = np.maximum(p - q, 0)
-            residual = residual if residual.any() else p  # rounding can make all of it zero
-            return Verification(index, draw(residual, random.random()))
-    return Verification(len(proposed), draw(next(remaining), random.random()))
-
-
-def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Outcome] | None:
-    """Return the outcomes of a round's proposals, or None if they cannot have led to its committed tokens.
-
-    A correction token differs from the rejected one: by definition in greedy decoding, and in sampling because
-    max(0, p − q) is 0 where a proposal can be rejected. A round that `ended` the run may commit none, after an
-    accepted end-of-text token.
-    """
-    accepted = 0
-    while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:
-        accepted += 1
-    if accepted == len(committed) and ended:  # the proposals after the end of text were never judged
-        return [Outcome.ACCEPTED] * accepted + [Outcome.DISCARDED] * (len(proposed) - accepted)
-    if accepted != len(committed) - 1:
-        return None
-    return outcomes_from_counts(len(proposed), accepted)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from specdemo.decoding.verification import distribution, draw, entropy, greedy_choice, judge, penalised
-from specdemo.records import Outcome, outcomes_from_counts
+from specdemo.decoding.sampling import distribution, draw, entropy, greedy_choice, penalised
+from specdemo.records import Outcome, outcomes_from_counts, outcomes_from_ids
 from specdemo.settings import Sampling
 
 A, R, D = Outcome.ACCEPTED, Outcome.REJECTED, Outcome.DISCARDED
@@ -18,12 +18,12 @@ small_ids = st.lists(st.integers(0, 2), max_size=6)
 
 
 def test_a_round_explains_its_proposals_and_may_end_on_an_accepted_one() -> None:
-    assert judge([1, 2, 3], [1, 2, 9]) == [A, A, R]
-    assert judge([1, 2, 3], [9]) == [R, D, D]
-    assert judge([1, 2], [1, 2, 9]) == [A, A]
-    assert judge([], [9]) == []
-    assert judge([1, 0, 3], [1, 0], ended=True) == [A, A, D]
-    assert judge([1, 0, 3], [1, 0], ended=False) is None
+    assert outcomes_from_ids([1, 2, 3], [1, 2, 9]) == [A, A, R]
+    assert outcomes_from_ids([1, 2, 3], [9]) == [R, D, D]
+    assert outcomes_from_ids([1, 2], [1, 2, 9]) == [A, A]
+    assert outcomes_from_ids([], [9]) == []
+    assert outcomes_from_ids([1, 0, 3], [1, 0], ended=True) == [A, A, D]
+    assert outcomes_from_ids([1, 0, 3], [1, 0], ended=False) is None
 
 
 @given(small_ids, st.lists(st.integers(0, 2), min_size=1, max_size=6))
@@ -34,7 +34,7 @@ def test_outcomes_follow_from_committed_tokens_unless_the_round_is_impossible(
         len(proposed) < len(committed) or proposed[len(committed) - 1] != committed[-1]
     )
     expected = [*outcomes_from_counts(len(proposed), len(committed) - 1)] if possible else None
-    assert judge(proposed, committed) == expected
+    assert outcomes_from_ids(proposed, committed) == expected
 
 
 logits = arrays(np.float32, 12, elements=st.floats(-20, 20, width=32))
