@@ -25,10 +25,9 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import Auto
 from specdemo.ui import controls as widgets
 from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control
-from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, run_in_child, stop_on
+from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, event_value, run_in_child, stop_on
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
-from specdemo.ui.server import event_value
 from specdemo.ui.session import FinishedRun, Sessions
 from specdemo.ui.views import script, view
 
@@ -309,7 +308,6 @@ class CompareTab:
         self.run.click(None, js=script("main.js", "setRequested", "true"))
         for end in (started.then, self._cancel.click):
             end(None, js=script("main.js", "setRequested", "false"))
-        started.success(None, js=script("main.js", "setRepeating", "true"))
         repeated = started.success(
             self._callbacks.repeat,
             [self._shared.session_open, self._shared.pair, self._finished],
@@ -318,7 +316,7 @@ class CompareTab:
             concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
             trigger_mode="multiple",
         )
-        repeated.then(None, js=script("main.js", "setRepeating", "false"))
+        repeated.then(None, js=script("main.js", "endRepeats"))
 
     def _connect_controls(self) -> None:
         controls, pair = self.controls, self._shared.pair

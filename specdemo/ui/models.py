@@ -18,10 +18,9 @@ from specdemo.models.devices import devices, in_units
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
-from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, WAITING, stop_on
+from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, WAITING, event_value, stop_on
 from specdemo.ui.parts import alert, header_html, html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
-from specdemo.ui.server import event_value
 from specdemo.ui.views import view
 
 Choices = list[tuple[str, str]]  # labels and values

@@ -133,16 +133,6 @@ def packed(**changed: Any) -> str:
     return b64encode(gzip.compress(json.dumps(to_json(compared()) | changed).encode())).decode()
 
 
-def test_repeats_that_are_stopped_before_they_begin_end_at_once_and_only_these() -> None:
-    visitors = Visitors()
-    visitors.stop("a", "repeat")
-    with visitors.busy("b", "repeat") as other, visitors.busy("a", "repeat") as stopped:
-        assert (other.is_set(), stopped.is_set()) == (False, True)
-    visitors.stop("a", "repeat")  # too late for the last run
-    with visitors.busy("a", "run"), visitors.busy("a", "repeat") as following:
-        assert not following.is_set()
-
-
 def test_a_run_is_drawn_in_a_limited_process(monkeypatch: pytest.MonkeyPatch) -> None:
     made = events.run_in_child(make_file, "gif", packed(), waiting=[{"value": "Wait"}], **WORDS)
     assert next(made)[0].pop("value") == "Wait"  # as Gradio does when it sends an update
