@@ -12,7 +12,7 @@ from specdemo.results.agreement import agreement, divergence_reason
 from specdemo.results.estimate import Direction, Speedup, State
 from specdemo.results.metrics import Figure, figures
 from specdemo.results.warnings import RunWarning, ceiling, warnings
-from specdemo.results.words import notes, run_words
+from specdemo.results.words import notes, run_words, strategy_words
 from specdemo.text import counted, percent
 
 _EXACT = 1.2  # within this factor of 1×, a second decimal matters
@@ -78,7 +78,7 @@ def summarise(comparison: Comparison) -> Summary:
         agreement=agreement(comparison),
         made_by=f"{_models(comparison)} on {comparison.environment.device}: {run_words(comparison)}.",
         notes=tuple(notes(comparison)),
-        values=_values(comparison, speedup) | {"plain_steps_per_round": steps},
+        values=_values(comparison, speedup) | {"plain_steps_per_round": steps, "strategy": strategy_words(comparison)},
     )
 
 

@@ -211,7 +211,7 @@ class CompareTab:
         self._appearance = widgets.appearance(pair, values["engine"], values["drafter"], values["policy"])
         # every component belongs to the tab: Gradio miscounts tabs that have others between them
         with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
-            with gr.Column(elem_id="rail", scale=0, min_width=300):
+            with gr.Column(elem_id="rail", scale=0, min_width=0):
                 self._add_prompt()
                 self._add_main_controls()
                 self._add_search_panel()
@@ -251,12 +251,12 @@ class CompareTab:
         self.message = gr.HTML(elem_id="message", elem_classes="message")
 
     def _add_main_controls(self) -> None:
-        with gr.Column(elem_id="at-hand", elem_classes="controls"):
+        with gr.Column(scale=0, elem_id="at-hand", elem_classes="controls"):
             self._add("policy", *LIVE_CONTROLS)
             gr.HTML(html("paragraph", Auto.explanation()), elem_id="automatic")
         gr.HTML(html("takes_effect"), elem_id="when")
         gr.HTML(html("own_runs"), elem_id="own-runs")
-        with gr.Column(elem_id="main", elem_classes="controls"):
+        with gr.Column(scale=0, elem_id="main", elem_classes="controls"):
             self._add("drafter", "max_ngram_size", "max_new_tokens")
 
     def _add_search_panel(self) -> None:
@@ -273,7 +273,7 @@ class CompareTab:
 
     def _add_settings_panel(self) -> None:
         _panel("advanced", "More settings")
-        with gr.Column(elem_id="advanced", elem_classes="controls panel"):
+        with gr.Column(scale=0, elem_id="advanced", elem_classes="controls panel"):
             self._add(*(name for name in NAMES if name not in self._controls))
             gr.HTML(html("paragraph", SAMPLING_CAVEAT), elem_id="caveat")
             with gr.Row(elem_id="as-code"):
@@ -351,7 +351,7 @@ def _panel(name: str, title: str) -> None:
     """Add the button of a panel of our own. Gradio builds a closed accordion only when it opens, and then loses
     earlier changes of its values.
     """
-    with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
+    with gr.Column(scale=0, min_width=0, elem_id=f"open-{name}", elem_classes="opener"):
         gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
 
 

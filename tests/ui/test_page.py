@@ -387,7 +387,7 @@ def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:
     set_slider(page, "num_assistant_tokens", 2)
     run(page)
     expect(rows).to_have_count(2)
-    expect(rows.locator("td:first-child")).to_have_text(["2", "4"])
+    expect(rows.locator("td:first-child")).to_have_text(["lookahead 2", "lookahead 4"])
     expect(rows.first.locator("td:last-child")).to_contain_text("× (")  # with its interval
     repeated(page)
     page.fill("#prompt textarea", "<b>Tell</b>")

@@ -1,5 +1,6 @@
 from inspect import signature
 from typing import Any, cast
+from unittest import mock
 
 import gradio as gr
 import pytest
@@ -46,6 +47,14 @@ def test_settings_that_genai_lacks_are_not_offered() -> None:
     assert (policy["value"], policy["elem_classes"]) == ("constant", ["no-auto", "no-server"])
     values = START | {"kv_cache": "off"}
     assert settings_from(PAIR, values) == GenerationSettings()
+
+
+def test_reading_the_controls_opens_no_file() -> None:
+    settings_from(PAIR, START)
+    with mock.patch("os.open", side_effect=AssertionError), mock.patch("io.open", side_effect=AssertionError):
+        with mock.patch("builtins.open", side_effect=AssertionError), mock.patch("os.scandir", side_effect=AssertionError):
+            assert settings_from(PAIR, START | {"num_assistant_tokens": 7}).num_assistant_tokens == 7
+            assert settings_from_link(PAIR, {"top_k": "7"}, START)[0].top_k == 7
 
 
 def test_a_link_carries_settings() -> None:
