@@ -18,10 +18,10 @@ from tests.support.browser import (
     Visit,
     downloaded,
     finalized,
-    finish,
     grown,
     is_no_wider_than,
     open_tab,
+    reopen,
     repeated,
     run,
     set_slider,
@@ -219,7 +219,7 @@ def test_text_streams_on_both_sides_at_once(visit: Visit) -> None:
     page.click(".toggle")
     before = shown(page, "plain")
     assert before < 128
-    page.wait_for_timeout(300)
+    page.wait_for_timeout(300)  # in which a playback would go on
     assert shown(page, "plain") == before
     lead = shown(page, "speculative") - before
     expect(page.locator(".headline")).to_have_text(f"Speculative is {lead} tokens ahead")
@@ -398,8 +398,7 @@ def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:
     page.reload()
     expect(kept).to_have_count(3)
     expect(page.locator(".pane.plain .prompt")).to_have_text("<b>Tell</b>")
-    kept.last.locator(".open").click()
-    finish(page)
+    reopen(page, kept.last)
     expect(page.locator(".made-by")).to_contain_text("lookahead 4")
     expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
     expect(page.locator("#prompt textarea")).not_to_have_value("<b>Tell</b>")
