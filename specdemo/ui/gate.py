@@ -152,12 +152,13 @@ class Gate:
             event = None
         if not isinstance(event, dict) or ("/run/" in path and event.get("fn_index") is None):
             raise HTTPException(400, UNREADABLE)  # Gradio answers these, deep nesting, or no text with tracebacks
-        if not _NAME.fullmatch(str(event.get("session_hash") or "")):  # the longest would be kept with the session
+        session = event.get("session_hash", "")
+        if not isinstance(session, str) or not _NAME.fullmatch(session):  # the longest would be kept with the session
             raise HTTPException(400, UNREADABLE)
         if len(json_text(event.get("data"))) > TEXT_CHARACTERS:  # 100 of them would fill the memory
             long = f"Prompt and chat exceed {TEXT_CHARACTERS:,} characters"
             raise HTTPException(422, f"{long}; shorten the prompt, or start a new chat.")
-        if "/join" in path and event.get("session_hash") in self._closing:
+        if "/join" in path and session in self._closing:
             # Gradio's client takes its stream for open until it has read the end, and would not fetch what it is told
             await asyncio.sleep(CLOSING_SECONDS)
         pending = self._queue.pending_event_ids_session  # queued, running or unread; Gradio limits only queued ones

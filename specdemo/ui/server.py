@@ -140,7 +140,8 @@ async def upload(request: Request) -> Response:
     try:
         async with request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]
-            path = folder / (re.sub(r"[^\w.-]", "_", Path(file.filename or "").name)[-100:] or "file")
+            name = re.sub(r"^\.+|[^\w.-]", "_", Path(file.filename or "file").name)  # no folder, such as ".."
+            path = folder / name[-60:]  # of up to four bytes each; most systems allow 255
             with path.open("wb") as out:
                 await asyncio.to_thread(shutil.copyfileobj, file.file, out)
         return JSONResponse([str(path)])

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -176,12 +177,12 @@ def test_bodies_are_limited_with_and_without_a_length() -> None:
         ({"event_data": {"record": "x" * (TEXT_CHARACTERS + 1)}}, 200),  # a run that is shared
         ({"session_hash": "a" * 65}, 400),
         ({"session_hash": "a/b"}, 400),
-        ({"session_hash": {"a": 1}}, 400),
+        *(({"session_hash": wrong}, 400) for wrong in ({"a": 1}, {}, [], 0, False, None)),
         ({"data": ["x" * (TEXT_CHARACTERS + 1)]}, 422),
         ({"data": [{"turns": [{"prompt": "x" * 50_000}] * 6}]}, 422),
         ({"data": [[1] * 100_000]}, 422),
     ],
-    ids=range(8),
+    ids=range(13),
 )
 def test_an_event_has_names_and_texts_within_limits(event: Any, status: int) -> None:
     answered = client().post(JOIN, json=SESSION | event)
@@ -384,6 +385,10 @@ def test_uploads_are_limited_to_one_file_each_and_a_number_per_hour(
     assert Path(path).read_bytes() == b"{}"
     assert Path(path).name == "a_b\u00e9.json"
     assert Path(path).is_relative_to(os.environ["GRADIO_TEMP_DIR"])
+    for name, kept in (("..", "_"), ("\u6587" * 300 + ".json", "\u6587" * 55 + ".json"), (".json", "_json")):
+        [other] = http.post(UPLOAD, files={"files": (name, b"{}")}).raise_for_status().json()
+        assert Path(other).name == kept
+        shutil.rmtree(Path(other).parent)
     for refused in (
         http.post(UPLOAD, files=[("files", ("a.json", b"{}"))] * 2),
         http.post(UPLOAD, json={"a": 1}),
