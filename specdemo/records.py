@@ -19,6 +19,7 @@ from specdemo.strategies import DraftKindName, HeadName, Plain, Strategy
 
 MAX_TOKENS = 2048  # in a run; also limits its rounds, and the proposals of a round
 MAX_TURNS = 256  # in a chat before its prompt
+MAX_LIKELIEST = 5  # alternatives to a rejected token, of either side
 MAX_CONCURRENCY = 256  # requests; GenAI's own limit of sequences in a batch
 TICK = 1e-9
 Seconds = Annotated[float, Field(ge=TICK, le=1e6)]  # at least a clock tick, and less than two weeks
@@ -199,7 +200,7 @@ class Outcome(StrEnum):
 
 
 class Alternative(Record):
-    """A token that one side chose, with the target's probability of it."""
+    """A token that could have been chosen, with its probability."""
 
     id: Count
     text: str
@@ -216,7 +217,9 @@ class Token(Record):
 
 
 class DraftToken(Record):
-    """`id` is None if only the number of proposals was reported. `copied` from the text so far, not drafted."""
+    """`id` is None if only the number of proposals was reported. `copied` from the text so far, not drafted. A
+    rejected one has the likeliest tokens of both distributions, if they are known.
+    """
 
     id: Count | None
     text: str
@@ -224,6 +227,8 @@ class DraftToken(Record):
     copied: bool = False
     draft_probability: Probability | None = None
     target_probability: Probability | None = None
+    draft_likeliest: tuple[Alternative, ...] = Field((), max_length=MAX_LIKELIEST)
+    target_likeliest: tuple[Alternative, ...] = Field((), max_length=MAX_LIKELIEST)
 
 
 class Round(Record):

@@ -2,7 +2,7 @@
 
 import { board } from "./board.js";
 import { isChat } from "./race.js";
-import { acceptedIn, make, renderChips, roundNote } from "./rounds.js";
+import { acceptedIn, instead, make, renderChips, roundNote } from "./rounds.js";
 
 /** @typedef {import("./rounds.js").Round} Round */
 /** @typedef {import("./race.js").Finished} Finished */
@@ -31,7 +31,7 @@ export class Anatomy {
     const { run, record, anatomy } = finished;
     const { prefill, rounds } = record.speculative;
     this.find(".anatomy").dataset.state = "full";
-    this.find(".about").textContent = `${record.summary.made_by} ${rounds.length} rounds, proposals ${record.trace_source}.`;
+    this.find(".about").textContent = `${record.summary.made_by} ${rounds.length} rounds. ${record.summary.notes[0]}`;
     board(this.find(".board"), anatomy ?? [], run); // a recording has none
     if (run === this.run) return;
     Object.assign(this, { run, prompt: record.prompt + (isChat(record) ? "\n" : ""), rounds: [prefill, ...rounds], at: 0 });
@@ -62,6 +62,7 @@ export class Anatomy {
     const now = round.committed.map(({ text }, index) => make("span", text, `token ${index < accepted ? "accepted" : "own"}`)); // as in its row
     this.find(".so-far").replaceChildren(make("span", this.prompt, "prompt"), before, ...now);
     this.find(".so-far").scrollTop = 1e9;
+    this.find(".instead").textContent = instead(round);
   }
 }
 

@@ -21,6 +21,7 @@ const TERMS = [
   [/TTFT/, "TTFT, time to first token", "how long the answer takes to begin"],
   [/prefill/i, "Prefill", "reading the prompt, before the first token"],
   [/GenAI/, "GenAI", "OpenVINO's library for applications, unchanged; it does not report which proposals it rejects"],
+  [/EAGLE-3( head)?/, "EAGLE-3 head", "a small draft that reads the target's hidden states instead of the text alone"],
   [/traced/i, "Traced", "specdemo's own decoding loop on OpenVINO; it records every proposal, with probabilities"],
   [/policy/i, "Lookahead policy", "the rule that decides when the draft stops proposing and the target checks"],
   [/oracle/i, "Oracle", "a policy that knows where the draft errs and ends each round just before; none can do better"],
@@ -29,7 +30,7 @@ const TERMS = [
   [/ [↵␣→∅]+$/m, "Marks", "↵ a line break, ␣ a space, → a tab, ∅ no text: a special token, or a part of a character"],
 ];
 /** Where terms are marked; answers and prompts stay as they are. */
-const PLACES = "dt, th, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, #engine label, :is(#policy, #drafter, #num_assistant_tokens) [data-testid=block-info]";
+const PLACES = "dt, th, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, .catalogue h3 + p, #engine label, :is(#policy, #drafter, #num_assistant_tokens) [data-testid=block-info]";
 const PAUSE_MS = 500; // before new texts are read
 
 /** The entries for a text's terms. @param {string} text */

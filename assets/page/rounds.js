@@ -5,7 +5,7 @@ import { TIPS, explanations } from "./glossary.js";
 
 /**
  * @typedef {{ id: number | null, text: string, probability?: number | null, entropy?: number | null }} Token
- * @typedef {{ id: number | null, text: string, verdict: "accepted" | "rejected" | "discarded", copied?: boolean, draft_probability?: number | null, target_probability?: number | null }} Proposal
+ * @typedef {{ id: number | null, text: string, verdict: "accepted" | "rejected" | "discarded", copied?: boolean, draft_probability?: number | null, target_probability?: number | null, draft_likeliest?: Token[], target_likeliest?: Token[] }} Proposal
  * @typedef {object} Round
  * @property {Token[]} committed
  * @property {number} seconds
@@ -95,10 +95,10 @@ export function renderRound(timed, { side, source = "measured" }) {
   for (const draft of proposed?.slice(accepted) ?? []) {
     const name = draft.verdict === "rejected" ? "rejected proposal" : "discarded proposal: it followed a rejected one and was never judged";
     const span = element.appendChild(make("span", visible(draft), `token ${draft.verdict}${draft.text.trim() ? "" : " blank"}${draft.copied ? " copied" : ""}`));
-    TIPS.set(span, () => tip(name, draft, null, source));
+    TIPS.set(span, () => `${tip(name, draft, null, source)}\n${draft.verdict === "rejected" ? instead(round) : ""}`.trim());
   }
   const [kind, name] = side === "plain" ? ["plain", "target's token"] : ["own", number ? targetTokenName(round) : "target's token"];
-  committed.slice(accepted).forEach((token, index) => append(token, accepted + index, kind, () => tip(name, null, token, source)));
+  committed.slice(accepted).forEach((token, index) => append(token, accepted + index, kind, () => `${tip(name, null, token, source)}\n${instead(round)}`.trim()));
   return element;
 }
 
@@ -149,6 +149,14 @@ function tip(name, draft, token, source) {
     known(probability) && `target's probability ${fixed(probability, 3)}`,
     known(token?.entropy) && `the target's entropy here ${fixed(token?.entropy)} bits`,
   ].filter(Boolean).join("\n");
+}
+
+/** The likeliest tokens of both sides where a proposal was rejected; else nothing. @param {Round} round */
+export function instead({ proposed }) {
+  const rejected = proposed?.find(({ verdict }) => verdict === "rejected");
+  const likeliest = (/** @type {Token[] | undefined} */ tokens) => tokens?.map((token) => `${visible(token)} ${fixed(token.probability)}`).join(" · ");
+  const sides = { target: likeliest(rejected?.target_likeliest), draft: likeliest(rejected?.draft_likeliest) };
+  return Object.entries(sides).flatMap(([side, tokens]) => (tokens ? `${side}'s likeliest: ${tokens}` : [])).join("\n");
 }
 
 /** @param {Timed} timed @param {SideName} side */

@@ -30,7 +30,7 @@ from specdemo.models.devices import (
 from specdemo.models.library import library
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Costs, ModelPair
-from specdemo.results.metrics import perfect
+from specdemo.results.metrics import expected_speedups
 from specdemo.results.warnings import disturbed
 from specdemo.text import printable
 from specdemo.version import __version__
@@ -113,7 +113,7 @@ def cost_lines(costs: Costs, name: str) -> Iterator[str]:
     """Yield v(γ + 1) and the speedup with every proposal accepted, for several lookaheads γ."""
     draft = "" if costs.draft_step is None else f", draft step {costs.draft_step * 1000:.2f} ms"
     yield f"{name}: plain step {costs.plain_step * 1000:.2f} ms{draft}"
-    best = perfect(costs, free=costs.draft_step is None)
+    best = expected_speedups(costs, 1.0, free=costs.draft_step is None)
     yield "lookahead  cost of verifying  at most (predicted from these step costs)"
     for lookahead in _LOOKAHEADS:
         if lookahead <= len(best):

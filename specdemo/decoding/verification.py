@@ -54,7 +54,7 @@ def distribution(logits: Logits, sampling: Sampling, seen: Ids) -> Probabilities
     if not sampling.do_sample:
         return softmax(scores)
     probabilities = softmax(scores / np.float32(sampling.temperature))
-    likeliest = _likeliest(probabilities, sampling.top_p, sampling.top_k)
+    likeliest = likeliest_tokens(probabilities, sampling.top_p, sampling.top_k)
     if likeliest is not None:
         truncated = np.zeros_like(probabilities)
         truncated[likeliest] = probabilities[likeliest]
@@ -66,7 +66,7 @@ def greedy_choice(logits: Logits, sampling: Sampling, seen: Ids) -> int:
     return int(penalised(logits, seen, sampling.repetition_penalty).argmax())
 
 
-def _likeliest(probabilities: Probabilities, top_p: float, top_k: int) -> npt.NDArray[np.intp] | None:
+def likeliest_tokens(probabilities: Probabilities, top_p: float, top_k: int) -> npt.NDArray[np.intp] | None:
     """Return the fewest likeliest tokens that together reach top_p, at most top_k; None for all."""
     size = len(probabilities)
     limit = min(top_k or size, size)

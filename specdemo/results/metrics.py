@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Literal, NamedTuple
 
 from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Round, Run
@@ -123,6 +123,13 @@ def gained(run: Run) -> bool | None:
     return any(step.accepted for step in run.rounds) if known else None
 
 
+def judged_acceptance(run: Run) -> float | None:
+    """Return accepted / judged proposals: the chance that a proposal after accepted ones is accepted, too."""
+    verdicts = [token.verdict for step in run.rounds for token in step.proposed or ()]
+    judged = len(verdicts) - verdicts.count(Outcome.DISCARDED)
+    return verdicts.count(Outcome.ACCEPTED) / judged if judged else None
+
+
 def mean_acceptance_length(run: Run) -> float | None:
     """τ: committed tokens per target pass, prefill excluded; None if unknown."""
     return (decoded_tokens(run) + run.hidden_tokens) / run.passes if run.passes else None
@@ -222,19 +229,20 @@ def verify_cost(costs: Costs, tokens: int) -> float | None:
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
 
 
-def perfect(costs: Costs, *, free: bool = False) -> tuple[float, ...]:
-    """Return a perfect draft's speedups at lookaheads 1, 2, …: (γ + 1) / (d(γ) + v(γ+1)), as far as passes were
-    measured.
+def expected_speedups(costs: Costs, acceptance: float, *, free: bool = False) -> tuple[float, ...]:
+    """Return the expected speedups at lookaheads 1, 2, …, as far as passes were measured, if each proposal after
+    accepted ones is accepted with probability `acceptance`: (1 + α + … + α^γ) / (d(γ) + v(γ+1)).
 
     The textbook sets d(γ) = γc and v = 1 (Leviathan et al. 2023, theorem 3.8). Empty if the draft's cost is unknown.
     """
     rounds = [costs.round_cost(lookahead, free=free) for lookahead in range(1, len(costs.verify))]
-    return tuple((lookahead + 1) / cost for lookahead, cost in enumerate(rounds, 1) if cost is not None)
+    lengths = accumulate(acceptance**position for position in range(len(costs.verify)))
+    return tuple(tau / cost for tau, cost in zip(islice(lengths, 1, None), rounds, strict=True) if cost is not None)
 
 
 def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
     """Return a perfect draft's highest speedup, and its lookahead; None if the draft's cost is unknown."""
-    speedups = perfect(costs, free=free)
+    speedups = expected_speedups(costs, 1.0, free=free)
     return (max(speedups), speedups.index(max(speedups)) + 1) if speedups else None
 
 

@@ -218,7 +218,7 @@ class CompareTab:
                 self._add_settings_panel()
             with gr.Column(elem_id="stage", min_width=0):
                 self.race, self._shared_file = view("race"), gr.Textbox(visible=False)
-                self._finished = gr.State(None)
+                self.finished = gr.State(None)
         self.controls = {name: self._controls[name] for name in NAMES}
         self._pair_and_settings = [shared.pair, *self.controls.values()]
         self._connect_run()
@@ -294,7 +294,7 @@ class CompareTab:
         started = self.run.click(callbacks.wait, outputs=[self.message, *buttons_of_run], **AT_ONCE).then(
             callbacks.run,
             [self._shared.session_open, self._shared.pair, *self._chat, self.prompt, *self.controls.values()],
-            [self.race, self.message, *self._chat, self._finished, *buttons_of_run],
+            [self.race, self.message, *self._chat, self.finished, *buttons_of_run],
             show_progress="minimal",
             show_progress_on=self.message,
             api_visibility="private",
@@ -310,8 +310,8 @@ class CompareTab:
             end(None, js=script("main.js", "setRequested", "false"))
         repeated = started.success(
             self._callbacks.repeat,
-            [self._shared.session_open, self._shared.pair, self._finished],
-            [self.race, self._finished],
+            [self._shared.session_open, self._shared.pair, self.finished],
+            [self.race, self.finished],
             **PRIVATE,
             concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
             trigger_mode="multiple",

@@ -29,7 +29,7 @@ from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
-from specdemo.ui.views import script, view
+from specdemo.ui.views import BOARD, script, view
 
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
@@ -284,7 +284,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
             suite = gr.HTML(no_file(), elem_id="measure-suite-name")
             skip_bad = gr.Checkbox(label="Skip entries without a prompt", visible=False, elem_id="measure-skip-bad")
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
-        board = view("board", '<div class="board race"></div>', elem_id="measure-board")
+        board = view("board", BOARD, elem_id="measure-board")
         files = gr.File(
             label="Reports: JSON, Markdown, and HTML that opens offline", visible=False, elem_id="measure-reports"
         )

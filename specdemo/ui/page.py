@@ -107,7 +107,7 @@ def build_page(
         callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
             compare = CompareTab(callbacks, shared)
-            anatomy_tab(compare.race)
+            anatomy_tab(compare.race, compare.finished)
             measure_tab(shared, compare)
             models = ModelsTab(shared, compare)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **AT_ONCE)

@@ -56,6 +56,7 @@ def theme() -> gr.themes.Base:
     return base.set(**colours, **dark, **_SHAPES)
 
 
+BOARD = '<div class="board race"></div>'  # the markup of a view of that name
 _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
 

@@ -113,6 +113,17 @@ def test_every_token_has_all_its_figures(traced: TracedEngine, drafter: dict[str
             assert 0 < draft.draft_probability <= 1 + 1e-9
             if draft.verdict is Outcome.ACCEPTED:
                 assert draft.target_probability > 0
+            rejected = draft.verdict is Outcome.REJECTED
+            assert bool(draft.target_likeliest) is rejected
+            assert bool(draft.draft_likeliest) is (rejected and not draft.copied)
+            for likeliest in (draft.target_likeliest, draft.draft_likeliest):
+                chances = [each.probability for each in likeliest]
+                assert chances == sorted(chances, reverse=True)
+            if rejected and not sample:  # each side chose its likeliest token
+                correction = draft.target_likeliest[0]
+                assert (correction.id, correction.text) == (step.committed[-1].id, step.committed[-1].text)
+                assert correction.probability == step.committed[-1].probability
+                assert [each.id for each in draft.draft_likeliest[:1]] == [draft.id] * (not draft.copied)
     for token in run.tokens:
         assert token.probability is not None
         assert 0 < token.probability <= 1 + 1e-9

@@ -15,7 +15,7 @@ from specdemo.experiments.report import report
 from specdemo.experiments.rows import Loaded, Result, points, run
 from specdemo.racing.costs import measure_costs
 from specdemo.records import Costs, ModelPair, Request
-from specdemo.results.metrics import perfect
+from specdemo.results.metrics import expected_speedups
 from specdemo.settings import GenerationSettings
 from tests.support.scripted import ScriptedEngine
 
@@ -57,7 +57,7 @@ def test_speedups_are_those_of_the_script() -> None:
     found = points(finished(plan(repeats=1), lambda *_: engine))
     costs = measure_costs(engine)
     assert costs is not None
-    expected = perfect(costs)
+    expected = expected_speedups(costs, 1.0)
     for point, lookahead in zip(found, (1, 4, 8), strict=True):
         assert point.speedup.ratio == pytest.approx(expected[lookahead - 1], rel=0.05)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from specdemo.racing.race import race
 from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token
 from specdemo.results import metrics
-from specdemo.results.metrics import Loop, ceiling, loop, perfect
+from specdemo.results.metrics import Loop, ceiling, expected_speedups, loop
 from specdemo.settings import GenerationSettings
 from tests.support.machines import ratio_of_seconds
 from tests.support.proposals import proposals
@@ -83,17 +83,18 @@ COSTS = costs_of(draft=0.002, verify=(0.010, 0.011, 0.012, 0.025))
 
 
 def test_a_perfect_draft_by_hand() -> None:
-    assert perfect(COSTS) == pytest.approx((2 / 1.3, 3 / 1.6, 4 / 3.1))  # the cliff at four tokens
+    assert expected_speedups(COSTS, 1.0) == pytest.approx((2 / 1.3, 3 / 1.6, 4 / 3.1))  # the cliff at four tokens
     assert ceiling(COSTS) == pytest.approx((3 / 1.6, 2))
     alone = COSTS.model_copy(update={"drafting": ()})
-    assert (perfect(alone), ceiling(alone)) == ((), None)
-    assert perfect(alone, free=True) == pytest.approx((2 / 1.1, 3 / 1.2, 4 / 2.5))
+    assert expected_speedups(COSTS, 0.5)[:2] == pytest.approx((1.5 / 1.3, 1.75 / 1.6))
+    assert (expected_speedups(alone, 1.0), ceiling(alone)) == ((), None)
+    assert expected_speedups(alone, 1.0, free=True) == pytest.approx((2 / 1.1, 3 / 1.2, 4 / 2.5))
 
 
 def test_draft_steps_of_a_round_add_up_to_its_drafting() -> None:
     costs = Costs(verify=(10.0, 12.0, 14.0), drafting=(0.0, 1.75, 2.5))
     assert costs.draft_step == 1.25
-    assert perfect(costs) == pytest.approx((2 / 1.375, 3 / 1.65))
+    assert expected_speedups(costs, 1.0) == pytest.approx((2 / 1.375, 3 / 1.65))
     assert Costs(verify=(1.0,)).draft_step is None
 
 

@@ -20,6 +20,7 @@ from specdemo.decoding.verification import (
     entropy,
     greedy_choice,
     judge,
+    likeliest_tokens,
     rejection_sample,
 )
 from specdemo.engines.base import Decoder, Prefilling
@@ -27,7 +28,7 @@ from specdemo.engines.sequences import ModelSequence
 from specdemo.engines.text import IncrementalText, Tokenizer, token_texts
 from specdemo.engines.traced.drafters import Proposal, Proposer
 from specdemo.errors import OPENVINO_FAILURES, EngineError
-from specdemo.records import DraftToken, Request, Round, Token
+from specdemo.records import MAX_LIKELIEST, Alternative, DraftToken, Outcome, Request, Round, Token
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]  # for a text, with a capacity in tokens
@@ -173,16 +174,33 @@ class TracedDecoder(Decoder):
         ids = [proposal.id for proposal in proposals]
         outcomes = judge(ids, committed, ended=self.finish_reason == "stop")
         assert outcomes is not None, "a round commits the accepted proposals and a correction or bonus token"
-        return tuple(
-            DraftToken(
+        texts = token_texts(self._tokenizer.decode, self._text, ids)
+        result = list[DraftToken]()
+        for index, (proposal, outcome) in enumerate(zip(proposals, outcomes, strict=True)):
+            likeliest = dict[str, tuple[Alternative, ...]]()
+            if outcome is Outcome.REJECTED:
+                before = [*self._text, *ids[:index]]
+                likeliest = {"target_likeliest": self._likeliest(before, targets[index])}
+                if proposal.distribution is not None and not proposal.copied:
+                    likeliest["draft_likeliest"] = self._likeliest(before, proposal.distribution())
+            token = DraftToken(
                 id=proposal.id,
-                text=text,
+                text=texts[index],
                 verdict=outcome,
                 copied=proposal.copied,
                 draft_probability=proposal.probability,
-                target_probability=float(target[proposal.id]),
+                target_probability=float(targets[index][proposal.id]),
+                **likeliest,
             )
-            for proposal, text, outcome, target in zip(
-                proposals, token_texts(self._tokenizer.decode, self._text, ids), outcomes, targets, strict=False
-            )
+            result.append(token)
+        return tuple(result)
+
+    def _likeliest(self, before: Sequence[int], probabilities: Probabilities) -> tuple[Alternative, ...]:
+        tokens = likeliest_tokens(probabilities, 1.0, MAX_LIKELIEST)
+        ids = [int(token) for token in (range(len(probabilities)) if tokens is None else tokens)]
+        return tuple(
+            Alternative(id=token, text=text, probability=float(probabilities[token]))
+            for token in ids
+            if probabilities[token] > 0
+            for text in token_texts(self._tokenizer.decode, before, [token])
         )
