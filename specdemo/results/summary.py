@@ -78,7 +78,7 @@ def summarise(comparison: Comparison) -> Summary:
         agreement=agreement(comparison),
         made_by=f"{_models(comparison)} on {comparison.environment.device}: {run_words(comparison)}.",
         notes=tuple(notes(comparison)),
-        values=_values(comparison, speedup) | {"plain_steps_per_round": steps, "strategy": strategy_words(comparison)},
+        values=_values(comparison, speedup) | {"plain_steps_per_round": steps},
     )
 
 
@@ -97,6 +97,7 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
         "identical": metrics.identical(comparison) if comparison.both_ran else None,
         "first_divergence": metrics.first_divergence(comparison),
+        "strategy": strategy_words(comparison),
     }
 
 

@@ -123,8 +123,8 @@ def visitors_files() -> Iterator[Path]:
 
 
 async def upload(request: Request) -> Response:
-    """Keep a visitor's file for `FILE_SECONDS`. Gradio's route would fill the disk: it takes a thousand files at once,
-    and keeps what a full disk or a visitor who left cut off.
+    """Keep a visitor's file for `FILE_SECONDS`. Gradio's route would fill the disk: it takes a thousand files in one
+    request, and keeps what a full disk or a visitor who left cut off.
     """
     tokens = request.app.state.tokens
     if tokens is not None and tokens.keys().isdisjoint(request.cookies.values()):

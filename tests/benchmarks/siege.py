@@ -53,13 +53,6 @@ SECONDS = 120  # after which an answer counts as missing
 EMOJI = "\N{GRINNING FACE}" * 2**17  # half a megabyte, in JSON and in Python
 NONSENSE: tuple[Any, ...] = (None, [], {}, "", "x" * 5000, "<b>", "\ud800", "a\0b", -1, 0.5, 10**30, ["a"], [["a"]])
 NONSENSE += ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"value": "x", "__type__": "update"})
-CLOSED: tuple[str, ...] = ("/docs", "/logout", "/monitoring", "/openapi.json", "/pwa_icon/9999", "/specdemo/../../a")
-CLOSED += tuple(f"{path}{'a' * 300}" for path in ("/static/", "/assets/", "/svelte/", f"{API}/file=/"))
-CLOSED += tuple(
-    f"{API}/{path}" for path in ("deep_link", "file=http://192.0.2.1/", "file=/etc/passwd", "run/compare")
-)
-CLOSED += tuple(f"{API}/{path}" for path in ("proxy=http://192.0.2.1/", "heartbeat/a", "queue/data?session_hash=no"))
-CLOSED += tuple(f"{API}/{path}" for path in ("component_server", "process_recording", "upload_progress?upload_id=a"))
 JSON = {"Content-Type": "application/json"}
 _HALF_A_BODY = f"POST {API}/queue/join HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode()
 _HELD = list[socket.socket]()
@@ -178,7 +171,7 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
 
 def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
     """Run each attack this often, from several clients at once."""
-    attacks: list[Callable[[Visitor, int], Tally]] = [unread, half_open, too_long, opened, forms, bombs, closed]
+    attacks: list[Callable[[Visitor, int], Tally]] = [unread, half_open, opened, bombs]
     with ThreadPoolExecutor(8) as pool:
         for attack in attacks:
             yield from pool.map(partial(attack, visitor), range(times))
@@ -198,20 +191,6 @@ def half_open(visitor: Visitor, number: int) -> Tally:
     return outcome(httpx.get(visitor.http.base_url, timeout=SECONDS, trust_env=False).is_success)
 
 
-def too_long(visitor: Visitor, number: int) -> Tally:
-    bodies: tuple[Any, ...] = (
-        {"session_hash": "a" * 2**19},
-        {"data": [EMOJI * 3]},
-        {"session_hash": ["a"]},
-        {"data": [[]] * 100_000},
-        {"event_data": {"a": [[]] * 250_000}},
-        ["x" * 2**19],
-    )
-    body = bodies[number % len(bodies)]
-    body = {"fn_index": 1, "data": [], "session_hash": "a"} | body if isinstance(body, dict) else body
-    return answer_of(visitor.http.post(f"{API}/queue/join", json=body))
-
-
 def opened(visitor: Visitor, number: int) -> Tally:
     """Open a file with too many turns, or with as many as allowed; leave or stay."""
     turns = (20_000, MAX_TURNS)[number // 2 % 2]
@@ -223,25 +202,12 @@ def opened(visitor: Visitor, number: int) -> Tally:
     return send(visitor, "open_run", [file], leave=number % 2 == 0)
 
 
-def forms(visitor: Visitor, number: int) -> Tally:
-    """Send an invalid form, a form of very many files, or a form to a route that takes none."""
-    if number % 3 == 0:
-        return answer_of(visitor.http.post(f"{API}/upload", files=[("files", ("a.json", b"{}"))] * 1000))
-    path, size = ((f"{API}/upload", 2**20), (f"{API}/run/upload", 10 * 2**20))[number % 2]
-    return answer_of(visitor.http.post(path, content=bytes(size)))
-
-
 def bombs(visitor: Visitor, number: int) -> Tally:
     """Share a run that is small when sent but large or slow to draw, or no run at all."""
     text = json.dumps(comparison() | {"prompt": "\n" * (4 * 2**20)}).encode()
     record = b64encode(gzip.compress((text, bytes(2**26), b"{}")[number % 3])).decode()
     sent = {"kind": ("gif", "png", "html", ["gif"])[number // 3 % 4], "record": record}
     return send(visitor, "share", [], sent, leave=number % 2 == 0)
-
-
-def closed(visitor: Visitor, number: int) -> Tally:
-    answer = visitor.http.request(("GET", "POST", "HEAD")[number % 3], CLOSED[number % len(CLOSED)])
-    return outcome(False, not answer.is_success or "session_not_found" in answer.text)
 
 
 @contextmanager

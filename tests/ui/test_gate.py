@@ -177,7 +177,7 @@ def test_bodies_are_limited_with_and_without_a_length() -> None:
         ({"event_data": {"record": "x" * (TEXT_CHARACTERS + 1)}}, 200),  # a run that is shared
         ({"session_hash": "a" * 65}, 400),
         ({"session_hash": "a/b"}, 400),
-        *(({"session_hash": wrong}, 400) for wrong in ({"a": 1}, {}, [], 0, False, None)),
+        *(({"session_hash": wrong}, 400) for wrong in cast(Any, ({"a": 1}, {}, [], 0, False, None))),
         ({"data": ["x" * (TEXT_CHARACTERS + 1)]}, 422),
         ({"data": [{"turns": [{"prompt": "x" * 50_000}] * 6}]}, 422),
         ({"data": [[1] * 100_000]}, 422),
@@ -224,9 +224,7 @@ def test_an_event_waits_until_its_browser_knows_that_the_stream_before_has_ended
 ) -> None:
     """Gradio's client would otherwise wait for messages that it does not fetch: Stop stayed hidden."""
     slept = AsyncMock()
-    monkeypatch.setattr(
-        gate, "asyncio", SimpleNamespace(sleep=slept, get_running_loop=Mock())
-    )
+    monkeypatch.setattr(gate, "asyncio", SimpleNamespace(sleep=slept, get_running_loop=Mock()))
 
     queue = SimpleNamespace(pending_event_ids_session={"mine": {"1"}}, pending_messages_per_session={})
     app = Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST"])])
@@ -324,7 +322,8 @@ def test_sign_ins_are_limited_and_nobody_is_signed_out(monkeypatch: pytest.Monke
         assert http.post(JOIN, json=event(page, "code")).status_code == 401
         assert http.post(UPLOAD, files=FORM).status_code == 401
         with ThreadPoolExecutor(5) as pool:
-            assert sorted(pool.map(lambda _: http.post("/login", data=wrong).status_code, range(5))) == [400, *[429] * 4]
+            answers = [*pool.map(lambda _: http.post("/login", data=wrong).status_code, range(5))]
+        assert sorted(answers) == [400, *[429] * 4]
         refused = http.post("/login", data=right)
         assert (refused.status_code, "try again" in refused.text) == (429, True), "the right one, too"
         monkeypatch.setattr(gate, "SIGN_IN_SECONDS", 0.0)

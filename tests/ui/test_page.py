@@ -309,19 +309,6 @@ def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     expect(page.locator("#message [role=alert]")).to_have_count(0)
 
 
-def test_a_drafter_gets_its_settings_back_even_if_nothing_else_changed_before(visit: Visit) -> None:
-    back = visit("/").evaluate("""async () => {
-      const settings = await import("/specdemo/settings.js?again");
-      const remember = (...values) => settings.remember(["drafter", "max_assistant_tokens"], ["model", 3], ...values);
-      const recall = (...values) => settings.recallDrafter({ drafter: null, max_assistant_tokens: 20 }, ...values);
-      remember("model", 3);
-      const suffix = recall("suffix", 3);
-      remember("suffix", 3), remember(...suffix);
-      return [suffix, recall("model", 20)];
-    }""")
-    assert back == [["suffix", 20], ["model", 3]]
-
-
 def test_markup_is_shown_as_text_and_differing_outputs_are_marked(visit: Visit) -> None:
     evil = '<img src=x onerror=alert(1)><script>alert(2)</script>"&'
     page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3&max_new_tokens=48")
