@@ -29,7 +29,7 @@ from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, e
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import FinishedRun, Sessions
-from specdemo.ui.views import script, view
+from specdemo.ui.views import channel, script, view
 
 
 class _Opened(BaseModel):
@@ -217,7 +217,7 @@ class CompareTab:
                 self._add_search_panel()
                 self._add_settings_panel()
             with gr.Column(elem_id="stage", min_width=0):
-                self.race, self._shared_file = view("race"), gr.Textbox(visible=False)
+                self.race, self._shared_file = view("race"), channel()
                 self.finished = gr.State(None)
         self.controls = {name: self._controls[name] for name in NAMES}
         self._pair_and_settings = [shared.pair, *self.controls.values()]
@@ -282,7 +282,7 @@ class CompareTab:
                     names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
                 )
                 self._copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
-                self._code = gr.Textbox(visible=False)
+                self._code = channel()
 
     def _add(self, *names: str) -> None:
         for name in names:

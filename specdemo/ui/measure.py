@@ -29,7 +29,7 @@ from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
-from specdemo.ui.views import BOARD, script, view
+from specdemo.ui.views import BOARD, channel, script, view
 
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
@@ -288,7 +288,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         files = gr.File(
             label="Reports: JSON, Markdown, and HTML that opens offline", visible=False, elem_id="measure-reports"
         )
-        best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
+        best, card = gr.State(None), channel()  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, skip_bad, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
     events.stop_on(stop_button.click, shared.sessions, "measure")
