@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -71,6 +72,7 @@ def serve(
                 with suppress(KeyboardInterrupt):
                     while True:
                         sleep(3600)
+                logging.getLogger("specdemo").setLevel(logging.CRITICAL)  # what ends with the page has not failed
     finally:
         worker.close()
 
