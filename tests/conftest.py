@@ -1,5 +1,6 @@
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -12,13 +13,13 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair
+from specdemo.models.catalogue import PAIR_VARIABLE, bundled_pair, defaults_of
 from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.records import Server, Servers
 from tests.support import BRIEF
 
 if TYPE_CHECKING:  # fixtures import these, since they take two seconds that most tests need not wait for
-    from playwright.sync_api import BrowserContext, Page
+    from playwright.sync_api import BrowserContext, ConsoleMessage, Page
 
     from specdemo.engines.genai.engine import GenAIEngine
     from specdemo.engines.traced.engine import TracedEngine
@@ -81,6 +82,11 @@ def default_pair() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs and their processes ignore Ctrl+C
+
+
+@pytest.fixture(autouse=True)
+def fresh_defaults() -> None:
+    defaults_of.cache_clear()  # a test may have had another catalogue
 
 
 @pytest.fixture(autouse=True)
@@ -187,6 +193,9 @@ def visit(browser: "BrowserContext", app: "App", request: pytest.FixtureRequest)
     request.node.stash[OPENED] = pages
     complaints: list[str] = []
 
+    def is_fault(message: "ConsoleMessage") -> bool:  # leaving a page cuts Gradio's connections, which it logs
+        return message.type == "error" and not re.search("errored out|AbortError", message.text)
+
     def foreign(url: str) -> bool:
         return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(app.url)
 
@@ -197,7 +206,7 @@ def visit(browser: "BrowserContext", app: "App", request: pytest.FixtureRequest)
         page.set_default_timeout(WAIT)
         page.set_viewport_size({"width": width, "height": 1000})
         page.emulate_media(color_scheme="light")
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: complaints.append(message.text) if is_fault(message) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
         page.on("request", lambda request: complaints.append(request.url) if foreign(request.url) else None)

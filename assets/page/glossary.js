@@ -84,6 +84,7 @@ function explain(element) {
   if (shown === element) return;
   tip.remove();
   shown?.style.removeProperty("anchor-name");
+  shown?.removeAttribute("aria-describedby");
   shown = element;
   const text = element?.dataset.meaning ?? (element && tipOf(element));
   if (!element || !text) return;

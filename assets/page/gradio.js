@@ -105,15 +105,6 @@ document.addEventListener("click", ({ target }) => { // a message's next step, w
   if (next) find(next)?.click();
 });
 
-// Leaving a page cuts its connections, which Gradio logs as errors before this listener runs.
-let leaving = false;
-addEventListener("beforeunload", () => { leaving = true; setTimeout(() => { leaving = false; }, PATIENCE_MS); });
-const { error } = console;
-console.error = (...values) => {
-  if (/errored out|AbortError/.test(values.join(" "))) setTimeout(() => leaving || error(...values));
-  else error(...values);
-};
-
 /** Reword Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s"; empty for the first in the queue. */
 export function explainQueue() {
   const message = /** @type {HTMLElement} */ (find("#message"));

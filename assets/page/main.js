@@ -86,8 +86,8 @@ export function showSearchResult(parts) {
 /** Stop was pressed: show everything computed at once. */
 export const skipPlayback = () => race?.player.skip();
 
-/** The race is repeated in the background, or no longer. @param {boolean} busy */
-export const setRepeating = (busy) => race?.root.classList.toggle("repeating", busy);
+/** The race is no longer repeated in the background. */
+export const endRepeats = () => race?.root.classList.remove("repeating");
 
 /** The anatomy of the run on screen; Gradio builds its tab when it first opens. @param {Widget} widget */
 function mountAnatomy({ element }) {

@@ -29,13 +29,11 @@ function isRun(value) {
 }
 
 /** The row of a run: runs of one group differ in the setting alone. @param {Finished} finished @returns {Row} */
-export function rowOf({ record: { pair, prompt, settings, summary, settings_updates } }) {
-  const { policy } = settings, [low, high] = summary.speedup_interval ?? [];
-  const cap = settings.engine === "traced" ? `, ≤ ${settings.max_assistant_tokens}` : ""; // GenAI has none
-  const setting = policy === "constant" ? String(settings.num_assistant_tokens) : policy === "confidence" ? `p ≥ ${settings.assistant_confidence_threshold}${cap}` : policy;
+export function rowOf({ record: { pair, prompt, settings, summary } }) {
+  const [low, high] = summary.speedup_interval ?? [];
   return {
     group: JSON.stringify([prompt, pair.name, settings.engine, settings.drafter, settings.max_new_tokens, settings.do_sample]),
-    setting: settings_updates.length ? "changed" : setting,
+    setting: summary.strategy ?? "earlier version", // which did not name it
     accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup, low, high,
   };
 }

@@ -56,6 +56,7 @@ export class Race {
       if (event.run === this.run ? event.at <= this.lastEvent : this.startedRuns.has(event.run) || !event.record) continue;
       if (event.run !== this.run) this.begin(event.run, event.record);
       this.lastEvent = event.at;
+      if (event.kind === "repeating") this.root.classList.add("repeating"); // from now on, the server can stop it
       this.handle(event);
       if (restoring && event.kind === "end" && !event.at) this.restoreSettings();
       changed = true;

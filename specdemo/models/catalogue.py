@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any, Literal
@@ -276,6 +276,7 @@ def require_draft(pair: ModelPair) -> Model:
     return pair.draft
 
 
+@lru_cache(maxsize=256)  # looking it up reads files, which the page would do with every move of a slider
 def defaults_of(target: Model) -> Defaults:
     """Return a target's default settings: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:

@@ -12,7 +12,7 @@ from specdemo.results.agreement import agreement, divergence_reason
 from specdemo.results.estimate import Direction, Speedup, State
 from specdemo.results.metrics import Figure, figures
 from specdemo.results.warnings import RunWarning, ceiling, find_warnings
-from specdemo.results.words import notes, run_words
+from specdemo.results.words import notes, run_words, strategy_words
 from specdemo.text import counted, percent
 
 _TWO_DECIMALS_BELOW = 1.2  # within this factor of 1×, a second decimal matters
@@ -97,6 +97,7 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
         "identical": metrics.identical(comparison) if comparison.both_ran else None,
         "first_divergence": metrics.first_divergence(comparison),
+        "strategy": strategy_words(comparison),
     }
 
 

@@ -61,13 +61,16 @@ _NOT_QUANTIZED = (
 
 
 def run_words(comparison: Comparison) -> str:
-    """A run's settings, with every value of one that changed: "lookahead 2 → lookahead 6"."""
+    return f"{strategy_words(comparison)}, {shared_words(comparison.settings)}"
+
+
+def strategy_words(comparison: Comparison) -> str:
+    """A run's strategy, with every value of a setting that changed: "lookahead 2 → lookahead 6"."""
     strategies = [comparison.settings.strategy]
     for update in comparison.settings_updates:
         names = update.values.keys() & strategies[0].parameters()
         strategies.append(replace(strategies[-1], **{name: update.values[name] for name in names}))
-    words = " → ".join(word for word, _ in groupby(strategy.description for strategy in strategies))
-    return f"{words}, {shared_words(comparison.settings)}"
+    return " → ".join(word for word, _ in groupby(strategy.description for strategy in strategies))
 
 
 def shared_words(settings: GenerationSettings) -> str:

@@ -25,12 +25,11 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import Auto
 from specdemo.ui import controls as widgets
 from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control
-from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, run_in_child, stop_on
+from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, event_value, run_in_child, stop_on
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
-from specdemo.ui.server import event_value
 from specdemo.ui.session import FinishedRun, Sessions
-from specdemo.ui.views import script, view
+from specdemo.ui.views import channel, script, view
 
 
 class _Opened(BaseModel):
@@ -212,13 +211,13 @@ class CompareTab:
         self._appearance = widgets.appearance(pair, values["engine"], values["drafter"], values["policy"])
         # every component belongs to the tab: Gradio miscounts tabs that have others between them
         with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
-            with gr.Column(elem_id="rail", scale=0, min_width=300):
+            with gr.Column(elem_id="rail", scale=0, min_width=0):
                 self._add_prompt()
                 self._add_main_controls()
                 self._add_search_panel()
                 self._add_settings_panel()
             with gr.Column(elem_id="stage", min_width=0):
-                self.race, self._shared_file = view("race"), gr.Textbox(visible=False)
+                self.race, self._shared_file = view("race"), channel()
                 self.finished = gr.State(None)
         self.controls = {name: self._controls[name] for name in NAMES}
         self._pair_and_settings = [shared.pair, *self.controls.values()]
@@ -252,12 +251,12 @@ class CompareTab:
         self.message = gr.HTML(elem_id="message", elem_classes="message")
 
     def _add_main_controls(self) -> None:
-        with gr.Column(elem_id="at-hand", elem_classes="controls"):
+        with gr.Column(scale=0, elem_id="at-hand", elem_classes="controls"):
             self._add("policy", *LIVE_CONTROLS)
             gr.HTML(html("paragraph", Auto.explanation()), elem_id="automatic")
         gr.HTML(html("takes_effect"), elem_id="when")
         gr.HTML(html("own_runs"), elem_id="own-runs")
-        with gr.Column(elem_id="main", elem_classes="controls"):
+        with gr.Column(scale=0, elem_id="main", elem_classes="controls"):
             self._add("drafter", "max_ngram_size", "max_new_tokens")
 
     def _add_search_panel(self) -> None:
@@ -274,7 +273,7 @@ class CompareTab:
 
     def _add_settings_panel(self) -> None:
         _panel("advanced", "More settings")
-        with gr.Column(elem_id="advanced", elem_classes="controls panel"):
+        with gr.Column(scale=0, elem_id="advanced", elem_classes="controls panel"):
             self._add(*(name for name in NAMES if name not in self._controls))
             gr.HTML(html("paragraph", SAMPLING_CAVEAT), elem_id="caveat")
             with gr.Row(elem_id="as-code"):
@@ -283,7 +282,7 @@ class CompareTab:
                     names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
                 )
                 self._copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
-                self._code = gr.Textbox(visible=False)
+                self._code = channel()
 
     def _add(self, *names: str) -> None:
         for name in names:
@@ -309,7 +308,6 @@ class CompareTab:
         self.run.click(None, js=script("main.js", "setRequested", "true"))
         for end in (started.then, self._cancel.click):
             end(None, js=script("main.js", "setRequested", "false"))
-        started.success(None, js=script("main.js", "setRepeating", "true"))
         repeated = started.success(
             self._callbacks.repeat,
             [self._shared.session_open, self._shared.pair, self.finished],
@@ -318,7 +316,7 @@ class CompareTab:
             concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
             trigger_mode="multiple",
         )
-        repeated.then(None, js=script("main.js", "setRepeating", "false"))
+        repeated.then(None, js=script("main.js", "endRepeats"))
 
     def _connect_controls(self) -> None:
         controls, pair = self.controls, self._shared.pair
@@ -353,7 +351,7 @@ def _panel(name: str, title: str) -> None:
     """Add the button of a panel of our own. Gradio builds a closed accordion only when it opens, and then loses
     earlier changes of its values.
     """
-    with gr.Column(elem_id=f"open-{name}", elem_classes="opener"):
+    with gr.Column(scale=0, min_width=0, elem_id=f"open-{name}", elem_classes="opener"):
         gr.Button(title, size="sm").click(None, js=script("main.js", "toggle", json.dumps(name)))
 
 

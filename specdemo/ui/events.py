@@ -1,6 +1,7 @@
 """Gradio events of several tabs: their options, the engine's jobs with their progress, and visitors' files."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from time import monotonic
@@ -49,6 +50,13 @@ def check_session(session_open: bool) -> None:
     """Raise gr.Error if the server has dropped this visitor's state; it keeps that of the latest ones."""
     if not session_open:
         raise gr.Error("This session has expired. Reload the page.", print_exception=False)
+
+
+def event_value(event: gr.EventData, name: str) -> Any:
+    """Return a value that the page's script sent with an event, or None. Anyone can send anything: check it."""
+    with suppress(AttributeError, TypeError):
+        return getattr(event, name)
+    return None
 
 
 def job_updates(

@@ -65,6 +65,11 @@ def end_event(comparison: Comparison, run: str | None = None, at: int = 0) -> st
     return _line(run or uuid4().hex, at, "end", event)
 
 
+def repeating_event(run: str, at: int) -> str:
+    """From here on, the page can stop the repeats."""
+    return _line(run, at, "repeating", {})
+
+
 def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
     line = json.dumps({"run": run, "at": at, "kind": kind, **event}, ensure_ascii=False)
     return line.replace("<", "\\u003c") + "\n"  # user text must never look like markup in transit

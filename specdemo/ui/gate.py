@@ -9,10 +9,10 @@ Gradio's undocumented names this uses `Blocks._queue`, for events that nobody fe
 import asyncio
 import os
 import re
-from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
+from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,12 +28,10 @@ from specdemo.files import json_text, json_value
 
 EVENTS = 100  # queued, running or not yet fetched; a page sends up to six at once
 BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compressed, are about 0.7 MB
-BODY_SECONDS = 120.0  # in which a body must arrive; a file of 10 MB takes 80 s at a megabit a second
 FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
 TEXT_CHARACTERS = 2**18  # about 64K tokens, more than the bundled models' context
 CLOSING_SECONDS = 0.3  # after which a browser, even a busy one, has read that its stream of messages ends
-SIGN_IN_SECONDS = 1.0  # per sign-in and address
-SIGN_INS = 5  # of an address that may wait; a person sends one
+SIGN_IN_SECONDS = 1.0  # between two attempts of an address
 
 _READ = re.compile(
     r"/|/(assets|static|svelte|specdemo)/.+|(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt"
@@ -45,7 +43,6 @@ _LOGIN, _UPLOAD = re.compile("/login/?"), re.compile("/gradio_api/upload")
 _NAME = re.compile("[A-Za-z0-9_-]{0,64}")
 _EXPIRED = 'data: {"msg":"unexpected_error","message":"This session has expired. Reload the page.",'
 _EXPIRED += '"session_not_found":true,"success":false}\n\n'
-_CLOSES = b'"msg":"close_stream"'  # the last message of a stream; in a visitor's text, its quotes are escaped
 _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "via")  # how headers begin that only proxies send
 UNREADABLE = "This request cannot be read; reload the page and try again."
 
@@ -72,7 +69,7 @@ class Gate:
     ) -> None:
         self._app, self._queue, self._root = app, queue, root.rstrip("/")
         self._names, self._any_name, self._local = [name.lower().strip("[]") for name in names], any_name, local
-        self._signing_in = Counter[str]()  # by address
+        self._signed_in = dict[str, float]()  # when, by address
         self._reading = set[str]()  # sessions whose messages are being read
         self._closing = set[str]()  # sessions whose stream of messages has just ended
         # Gradio's other routes write files, fetch addresses, start programs or sign everyone out (/deep_link,
@@ -133,33 +130,35 @@ class Gate:
         return any(fnmatchcase(name, pattern) for pattern in self._names)
 
     async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passwords could be guessed by trying many at once. Who leaves, or tries from elsewhere, delays nobody."""
-        _, replayed = await _read(scope, receive)
+        """Passwords could be guessed by trying many. Nobody waits, so that those who leave delay nobody."""
         address = ":".join(scope["client"][0].split(":")[:4])  # of IPv6 the network, which one person may have whole
-        if self._signing_in[address] >= SIGN_INS:
-            raise HTTPException(429, "Too many sign-ins at once from your address; try again in a few seconds.")
-        self._signing_in[address] += 1
-        try:
-            await asyncio.wait_for(receive(), SIGN_IN_SECONDS * self._signing_in[address])  # returns if it leaves
-        except TimeoutError:
-            await self._app(scope, replayed, send)
-        finally:
-            self._signing_in -= Counter([address])
+        now = monotonic()
+        self._signed_in = {other: at for other, at in self._signed_in.items() if now - at < SIGN_IN_SECONDS}
+        if address in self._signed_in:
+            raise HTTPException(429, "Too many sign-ins at once from your address; try again in a second.")
+        self._signed_in[address] = now
+        await self._app(scope, receive, send)
 
     async def _event(self, scope: Scope, receive: Receive, send: Send) -> None:
-        (body, replayed), path = await _read(scope, receive), scope["path"]
+        body, path = await Request(scope, receive).body(), scope["path"]
+        read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Message:
+            return read.pop() if read else await receive()
+
         try:
             event = json_value(body)
         except ValueError:
             event = None
         if not isinstance(event, dict) or ("/run/" in path and event.get("fn_index") is None):
             raise HTTPException(400, UNREADABLE)  # Gradio answers these, deep nesting, or no text with tracebacks
-        if not _NAME.fullmatch(str(event.get("session_hash") or "")):  # the longest would be kept with the session
+        session = event.get("session_hash", "")
+        if not isinstance(session, str) or not _NAME.fullmatch(session):  # the longest would be kept with the session
             raise HTTPException(400, UNREADABLE)
         if len(json_text(event.get("data"))) > TEXT_CHARACTERS:  # 100 of them would fill the memory
             long = f"Prompt and chat exceed {TEXT_CHARACTERS:,} characters"
             raise HTTPException(422, f"{long}; shorten the prompt, or start a new chat.")
-        if "/join" in path and event.get("session_hash") in self._closing:
+        if "/join" in path and session in self._closing:
             # Gradio's client takes its stream for open until it has read the end, and would not fetch what it is told
             await asyncio.sleep(CLOSING_SECONDS)
         pending = self._queue.pending_event_ids_session  # queued, running or unread; Gradio limits only queued ones
@@ -189,7 +188,7 @@ class Gate:
         async def pass_on(message: Message) -> None:
             nonlocal ended
             ended = message["type"] == "http.response.body" and not message.get("more_body")
-            if _CLOSES in message.get("body", b""):
+            if ended:
                 self._closing.add(name)
                 asyncio.get_running_loop().call_later(CLOSING_SECONDS, self._closing.discard, name)
             await send(message)
@@ -212,18 +211,3 @@ def _host_name(address: str) -> str:
         return (parts.hostname or "").lower() if parts.port != 0 else ""
     except ValueError:
         return ""
-
-
-async def _read(scope: Scope, receive: Receive) -> tuple[bytes, Receive]:
-    """Return the body of a request, and a `receive` that begins with it again."""
-    try:
-        async with asyncio.timeout(BODY_SECONDS):  # unfinished bodies would fill the memory
-            body = await Request(scope, receive).body()
-    except TimeoutError:
-        raise HTTPException(408, UNREADABLE) from None
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return body, replayed

@@ -27,7 +27,7 @@ from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
-from specdemo.ui.views import BOARD, script, view
+from specdemo.ui.views import BOARD, channel, script, view
 
 _FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
@@ -257,7 +257,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
             message = gr.HTML(elem_id="measure-message", elem_classes="message")
         board = view("board", BOARD, elem_id="measure-board")
         files = gr.File(label="Report: JSON, and HTML that opens offline", visible=False, elem_id="measure-reports")
-        best, card = gr.State(None), gr.Textbox(visible=False)  # not beside tabs, where Gradio miscounts them
+        best, card = gr.State(None), channel()  # not beside tabs, where Gradio miscounts them
     inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, *controls.values()]
     events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
     events.stop_on(stop_button.click, shared.sessions, "measure")

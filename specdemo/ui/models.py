@@ -18,11 +18,10 @@ from specdemo.models.devices import devices, in_units
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
-from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, WAITING, stop_on
+from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, WAITING, event_value, stop_on
 from specdemo.ui.parts import alert, header_html, html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
-from specdemo.ui.server import event_value
-from specdemo.ui.views import view
+from specdemo.ui.views import channel, view
 
 Choices = list[tuple[str, str]]  # labels and values
 Lists = tuple[Choices, Choices]  # of targets and of drafts
@@ -69,7 +68,7 @@ class ModelsTab:
             with gr.Accordion("Converted files on disk", open=False, elem_id="stored", visible=shared.local):
                 self._stored = gr.CheckboxGroup(show_label=False, container=False)
                 remove = gr.Button("Remove", size="sm", scale=0, min_width=120)
-            self.in_use = gr.Textbox(visible=False)
+            self.in_use = channel()
         self._connect(tab, [add.click, place.submit], place)
         if shared.local:
             remove.click(self.remove, self._stored, self._stored, **AT_ONCE)

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import Sessions, Visitors, with_chat_cache
-from specdemo.ui.views import head, kit, plotly, script, theme
+from specdemo.ui.views import channel, head, kit, plotly, script, theme
 
 
 def serve(
@@ -71,6 +72,7 @@ def serve(
                 with suppress(KeyboardInterrupt):
                     while True:
                         sleep(3600)
+                logging.getLogger("specdemo").setLevel(logging.CRITICAL)  # what ends with the page has not failed
     finally:
         worker.close()
 
@@ -142,7 +144,7 @@ def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: Mode
         values = [state.prompt, *state.controls, state.message, state.pair, state.header, *state.pair_controls]
         return [*values, gr.update(interactive=True), True]
 
-    saved = gr.Textbox(visible=False)
+    saved = channel()
     outputs: list[Any] = [*inputs, compare.message, shared.pair, shared.header]
     outputs += [*models.controls, compare.run, shared.session_open]
     remembered_names = json.dumps([*remembered, *PAIR_NAMES])

@@ -10,14 +10,13 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from threading import Thread
 from time import sleep, time
 from typing import Annotated, Any, cast
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import gradio as gr
 import uvicorn
@@ -37,7 +36,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specdemo.errors import SpecdemoError, UsageError
 from specdemo.files import environment
-from specdemo.ui.gate import BODY_SECONDS, EVENTS, FILE_BYTES, UNREADABLE, Gate
+from specdemo.ui.gate import EVENTS, FILE_BYTES, UNREADABLE, Gate
 
 SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
 FILES = 100
@@ -63,11 +62,9 @@ class Page(gr.Blocks):
         try:
             return await super().process_api(block_fn, inputs, *arguments, **options)
         except gr.Error as error:
-            if not error.print_exception:  # one of ours
-                raise
-            raise refusal("A value is out of bounds") from error
-        except FileNotFoundError as error:
-            raise refusal("A file no longer exists") from error
+            if error.print_exception:  # not one of ours
+                raise refusal("A value is out of bounds") from error
+            raise
         except Exception as error:  # Gradio would send "error: null"
             _log.exception("an event failed")
             failed = f"This action failed ({type(error).__name__}); see the server's log."
@@ -80,9 +77,13 @@ def refusal(reason: str) -> gr.Error:
 
 def _uploaded(path: str) -> str:
     """Gradio checks files of launched pages only; of mounted ones it would read any file, and fetch any URL."""
-    if not Path(path).resolve().is_relative_to(Path(os.environ.get("GRADIO_TEMP_DIR", "/-"), "uploads").resolve()):
+    if not os.path.isfile(path) or uploads().resolve() not in Path(path).resolve().parents:  # noqa: PTH113  never raises
         raise ValueError
     return path
+
+
+def uploads() -> Path:
+    return Path(os.environ.get("GRADIO_TEMP_DIR", "/-"), "uploads")
 
 
 class _File(gr.FileData):
@@ -109,13 +110,6 @@ def fits(block: Any, value: Any) -> bool:
     return True
 
 
-def event_value(event: gr.EventData, name: str) -> Any:
-    """Return a value that the page's script sent with an event, or None. Anyone can send anything: check it."""
-    with suppress(AttributeError, TypeError):
-        return getattr(event, name)
-    return None
-
-
 @contextmanager
 def visitors_files() -> Iterator[Path]:
     """Create a temporary folder for Gradio's and visitors' files. Enter it before the page is built."""
@@ -129,28 +123,30 @@ def visitors_files() -> Iterator[Path]:
 
 
 async def upload(request: Request) -> Response:
-    """Keep a visitor's file for `FILE_SECONDS`, instead of Gradio's route, which takes a thousand per request."""
-    tokens, uploads = request.app.state.tokens, Path(os.environ["GRADIO_TEMP_DIR"], "uploads")
+    """Keep a visitor's file for `FILE_SECONDS`. Gradio's route would fill the disk: it takes a thousand files in one
+    request, and keeps what a full disk or a visitor who left cut off.
+    """
+    tokens = request.app.state.tokens
     if tokens is not None and tokens.keys().isdisjoint(request.cookies.values()):
         raise HTTPException(401, "Sign in at the front page first.")
-    uploads.mkdir(exist_ok=True)
-    for old in uploads.iterdir():
+    uploads().mkdir(exist_ok=True)
+    for old in uploads().iterdir():
         if old.stat().st_mtime < time() - FILE_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
-    if len([*uploads.iterdir()]) >= FILES:
+    if len([*uploads().iterdir()]) >= FILES:
         raise HTTPException(429, "The server's space for uploads is full; try again in an hour.")
-    folder = uploads / uuid4().hex
-    folder.mkdir()  # before the body is read, so that files on their way count, too
+    folder = Path(mkdtemp(dir=uploads()))  # before the body is read, so that files on their way count, too
     refused = HTTPException(400, "The upload is not a form with one file; choose one file on the page.")
     try:
-        async with asyncio.timeout(BODY_SECONDS), request.form(max_files=1, max_fields=1) as form:
+        async with request.form(max_files=1, max_fields=1) as form:
             [file] = [part for part in form.values() if isinstance(part, UploadFile)]
-            path = folder / (re.sub(r"[^\w.-]", "_", Path(file.filename or "").name)[-100:] or "file")
+            name = re.sub(r"^\.+|[^\w.-]", "_", Path(file.filename or "file").name)  # no folder, such as ".."
+            path = folder / name[-60:]  # of up to four bytes each; most systems allow 255
             with path.open("wb") as out:
                 await asyncio.to_thread(shutil.copyfileobj, file.file, out)
         return JSONResponse([str(path)])
-    except OSError as error:  # TimeoutError is one
-        refused = HTTPException(507, f"The file cannot be kept ({error.strerror or 'too slow'}); try again later.")
+    except OSError as error:
+        refused = HTTPException(507, f"The file cannot be kept ({error.strerror}); try again later.")
     except (HTTPException, ValueError, ClientDisconnect):
         pass
     shutil.rmtree(folder, ignore_errors=True)

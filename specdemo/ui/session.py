@@ -2,7 +2,6 @@
 
 import json
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,7 +20,7 @@ from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice,
 from specdemo.results.metrics import answer, race_seconds
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
-from specdemo.ui.feed import Feed, end_event
+from specdemo.ui.feed import Feed, end_event, repeating_event
 from specdemo.ui.parts import alert, notice, phase_text
 
 _WORK = {"run": "race", "find": "search", "measure": "measurement", "load": "pair"}  # activities, for other visitors
@@ -33,18 +32,12 @@ class Visitors:
 
     def __init__(self) -> None:
         self._busy: list[tuple[str, str, Event]] = []
-        # repeats that were stopped before they began: the page offers Stop while their event is on its way
-        self._stopped = deque[str](maxlen=200)
 
     @contextmanager
     def busy(self, visitor: str, activity: str) -> Iterator[Event]:
         """Yield an event, which is set when the visitor stops the activity."""
         entry = visitor, activity, Event()
         self._busy.append(entry)
-        if visitor in self._stopped and activity in ("run", "repeat"):
-            self._stopped.remove(visitor)
-            if activity == "repeat":
-                entry[2].set()
         try:
             yield entry[2]
         finally:
@@ -58,11 +51,8 @@ class Visitors:
         return next((activity for name, activity, _ in [*self._busy] if name != visitor and activity in _WORK), None)
 
     def stop(self, visitor: str, activity: str) -> None:
-        events = self.events(visitor, activity)
-        for event in events:
+        for event in self.events(visitor, activity):
             event.set()
-        if activity == "repeat" and not events and visitor not in self._stopped:
-            self._stopped.append(visitor)
 
 
 UPDATE_SECONDS = 0.35  # about a slice of both sides; each update of a race takes CPU time from the engine
@@ -156,8 +146,8 @@ class Sessions:
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
     ) -> Iterator[tuple[str, FinishedRun] | None]:
-        """Repeat a finished race while nobody else needs the engine. Yield None meanwhile and, if there were repeats,
-        finally an event for the page and the updated run.
+        """Repeat a finished race while nobody else needs the engine. Yield an event for the page and the run: at the
+        beginning and, updated, at the end, if there were repeats; None meanwhile.
         """
         before = last = finished.comparison
         if before.repeats:  # after a refused run, the earlier run is still in place
@@ -168,6 +158,7 @@ class Sessions:
             return
         engine, bound = before.settings.engine, max(REPEAT_SECONDS, race_seconds(before))  # as the repeats
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race is still valid
+            yield repeating_event(finished.run, finished.events), finished
             # step costs come last: measuring them cannot always be stopped, which would delay the next run
             for calibrate in (False, True):
                 job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate, bound)
@@ -179,8 +170,8 @@ class Sessions:
                 if cancelled.is_set() or last.costs is not None:
                     break
         if last is not before:
-            event = end_event(last, finished.run, finished.events)
-            yield event, FinishedRun.of(finished.run, finished.events + 1, last)
+            event = end_event(last, finished.run, finished.events + 1)
+            yield event, FinishedRun.of(finished.run, finished.events + 2, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
         """Load a pair in place of the current one. Yield messages; if the last one is empty, the pair is loaded."""

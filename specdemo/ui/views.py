@@ -69,6 +69,13 @@ def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any
     return gr.HTML(value, html_template=markup or text_of(f"{name}.html"), js_on_load=mount, **layout)
 
 
+def channel() -> gr.Textbox:
+    """Carry a text between an event and a script, which gets only components' values from Gradio. A property of a
+    `gr.HTML` would stay in the visitor's session on the server, with a shared picture of megabytes.
+    """
+    return gr.Textbox(visible=False)
+
+
 def script(module: str, function: str, *first: str) -> str:
     """Return JavaScript that calls a module's function with `first`, as JSON, and the event's values."""
     arguments = "".join(f"{value}, " for value in first)

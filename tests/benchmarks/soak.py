@@ -19,7 +19,7 @@ from playwright.sync_api import Page, TimeoutError, expect, sync_playwright  # n
 
 from specdemo.ui.server import SESSIONS
 from tests.benchmarks.siege import comparison
-from tests.support.browser import FLAGS, App, installed, open_tab, run, start, started
+from tests.support.browser import FLAGS, WAIT, App, installed, messages, open_tab, run, start, started
 
 WARM_CYCLES = 3  # after which everything was used once
 SESSION_MB = 0.6  # with a run; of 800 sessions, only the first 200 added memory (28 November 2026)
@@ -69,11 +69,16 @@ def main() -> int:
         (saved := folder / "race.json").write_text(json.dumps(comparison()))
         with started(folder, "-m", "specdemo", "serve", log=log, TMPDIR=str(temporary)) as app:
             page = playwright.chromium.launch(executable_path=installed(), args=FLAGS).new_page()
+            page.set_default_timeout(WAIT)
             page.goto(f"{app.url}/?max_new_tokens=256&ignore_eos=true")  # long enough to be stopped
             expect(page.locator("#run")).to_be_enabled()
             before = dict[str, float]()
             while monotonic() < until or cycles <= WARM_CYCLES:
-                missed += not cycle(page, saved)
+                try:
+                    missed += not cycle(page, saved)
+                except Exception:
+                    print(f"cycle {cycles}: {messages(page)}\n{log.read_text()}", file=sys.stderr)
+                    raise
                 cycles += 1
                 if cycles == WARM_CYCLES:
                     before = state(app, temporary)

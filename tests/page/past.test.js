@@ -12,7 +12,7 @@ beforeEach(() => { localStorage.clear(); sessionStorage.clear(); });
 /** A finished run with this lookahead. */
 function finished(run, lookahead, speedup, error = 0.05) {
   const record = comparison({}, { speedup, speedup_interval: [speedup - error, speedup + error] });
-  record.settings.num_assistant_tokens = lookahead;
+  record.summary.strategy = `lookahead ${lookahead}`;
   return { run, record, anatomy: null };
 }
 
@@ -78,12 +78,12 @@ test("runs of a prompt with several lookaheads make a table that marks one whose
   const [slow, older, fast] = [finished("a", 8, 0.9), finished("c", 3, 1.2), finished("d", 3, 1.6)];
   await kept(slow, finished("b", 10, 1.2, 0.01), older, fast);
   past();
-  const [one, other] = [["3", "1.60× (1.55–1.65)", "best"], ["8", "0.90× (0.85–0.95)", ""]];
-  assert.deepEqual(rows(), [one, other, ["10", "1.20× (1.19–1.21)", ""]]); // the last run of each
+  const [one, other] = [["lookahead 3", "1.60× (1.55–1.65)", "best"], ["lookahead 8", "0.90× (0.85–0.95)", ""]];
+  assert.deepEqual(rows(), [one, other, ["lookahead 10", "1.20× (1.19–1.21)", ""]]); // the last run of each
   await kept(slow, finished("b", 10, 1.2, 0.9), fast);
   past();
   assert.deepEqual(rows().map(([, , name]) => name), ["", "", ""]);
   localStorage.setItem("specdemo-runs", localStorage.getItem("specdemo-runs").replaceAll(/,"low":[\d.]+,"high":[\d.]+/g, "")); // as once kept
   past();
-  assert.deepEqual(rows()[0], ["3", "1.60×", ""]);
+  assert.deepEqual(rows()[0], ["lookahead 3", "1.60×", ""]);
 });

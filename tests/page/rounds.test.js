@@ -55,7 +55,7 @@ test("each kind of token has its class and explanation, and none is markup", () 
   assert.match(unknown, /the engine does not report its token/);
   assert.match(own, /^correction token/);
   one.round.proposed[1].target_likeliest = [{ id: 1, text: " dog", probability: 0.6 }, { id: 2, text: "\n", probability: 0.25 }];
-  assert.match(tipOf(element.children[3]), /\ntarget's likeliest:  dog 0\.60 · ↵ 0\.25\n/);
+  assert.match(tipOf(element.children[3]), /\ntarget's likeliest: {2}dog 0\.60 · ↵ 0\.25\n/);
   assert.match(tipOf(renderRound(timed(round(1, [" a"]))[0], { side: "plain" }).firstChild), /prefill/);
 });
 

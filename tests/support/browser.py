@@ -110,8 +110,13 @@ def run(page: Page) -> None:
 
 
 def start(page: Page) -> None:
-    page.evaluate("document.querySelector('.race').dataset.state = 'before'")  # playback may already be over
+    await_playback(page)
     page.click("#run")
+
+
+def await_playback(page: Page) -> None:
+    """Forget that an earlier playback is over, for `finish`."""
+    page.evaluate("document.querySelector('.race').dataset.state = 'before'")
 
 
 def finish(page: Page) -> None:
@@ -119,6 +124,12 @@ def finish(page: Page) -> None:
     page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
     expect(page.locator("#run")).to_have_text("Run")
     skip(page)
+
+
+def reopen(page: Page, run: Locator) -> None:
+    await_playback(page)
+    run.locator(".open").click()
+    finish(page)
 
 
 def grown(page: Page, tokens: int) -> None:

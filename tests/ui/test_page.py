@@ -18,10 +18,10 @@ from tests.support.browser import (
     Visit,
     downloaded,
     finalized,
-    finish,
     grown,
     is_no_wider_than,
     open_tab,
+    reopen,
     repeated,
     run,
     set_slider,
@@ -219,7 +219,7 @@ def test_text_streams_on_both_sides_at_once(visit: Visit) -> None:
     page.click(".toggle")
     before = shown(page, "plain")
     assert before < 128
-    page.wait_for_timeout(300)
+    page.wait_for_timeout(300)  # in which a playback would go on
     assert shown(page, "plain") == before
     lead = shown(page, "speculative") - before
     expect(page.locator(".headline")).to_have_text(f"Speculative is {lead} tokens ahead")
@@ -309,19 +309,6 @@ def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     expect(page.locator("#message [role=alert]")).to_have_count(0)
 
 
-def test_a_drafter_gets_its_settings_back_even_if_nothing_else_changed_before(visit: Visit) -> None:
-    back = visit("/").evaluate("""async () => {
-      const settings = await import("/specdemo/settings.js?again");
-      const remember = (...values) => settings.remember(["drafter", "max_assistant_tokens"], ["model", 3], ...values);
-      const recall = (...values) => settings.recallDrafter({ drafter: null, max_assistant_tokens: 20 }, ...values);
-      remember("model", 3);
-      const suffix = recall("suffix", 3);
-      remember("suffix", 3), remember(...suffix);
-      return [suffix, recall("model", 20)];
-    }""")
-    assert back == [["suffix", 20], ["model", 3]]
-
-
 def test_markup_is_shown_as_text_and_differing_outputs_are_marked(visit: Visit) -> None:
     evil = '<img src=x onerror=alert(1)><script>alert(2)</script>"&'
     page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3&max_new_tokens=48")
@@ -387,7 +374,7 @@ def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:
     set_slider(page, "num_assistant_tokens", 2)
     run(page)
     expect(rows).to_have_count(2)
-    expect(rows.locator("td:first-child")).to_have_text(["2", "4"])
+    expect(rows.locator("td:first-child")).to_have_text(["lookahead 2", "lookahead 4"])
     expect(rows.first.locator("td:last-child")).to_contain_text("× (")  # with its interval
     repeated(page)
     page.fill("#prompt textarea", "<b>Tell</b>")
@@ -398,8 +385,7 @@ def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:
     page.reload()
     expect(kept).to_have_count(3)
     expect(page.locator(".pane.plain .prompt")).to_have_text("<b>Tell</b>")
-    kept.last.locator(".open").click()
-    finish(page)
+    reopen(page, kept.last)
     expect(page.locator(".made-by")).to_contain_text("lookahead 4")
     expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
     expect(page.locator("#prompt textarea")).not_to_have_value("<b>Tell</b>")

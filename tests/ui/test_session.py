@@ -2,6 +2,7 @@ import gzip
 import json
 from base64 import b64encode
 from collections.abc import Iterator
+from threading import Event
 from typing import Any
 from unittest import mock
 
@@ -21,7 +22,7 @@ from specdemo.ui import events
 from specdemo.ui.anatomy import open_run
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
-from specdemo.ui.session import Sessions, Update, Visitors
+from specdemo.ui.session import FinishedRun, Sessions, Update, Visitors
 from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
 
@@ -126,21 +127,33 @@ def test_a_stop_ends_a_visitors_activities_of_that_name_only() -> None:
     assert not yours.is_set()
 
 
+def test_the_page_learns_when_repeats_can_be_stopped_and_what_they_found() -> None:
+    before = compared()
+    again = before.model_copy(update={"draft_agreement": None})  # anything new
+    finished = FinishedRun.of("run", 3, before)
+
+    def run_idle(job: Any, cancelled: Event) -> Iterator[Any]:
+        yield again
+        assert cancelled.is_set(), "as Stop was pressed meanwhile"
+
+    sessions = Sessions(mock.Mock(run_idle=run_idle))
+    repeats = sessions.repeat("me", before.pair, finished)
+    begun = next(repeats)
+    assert begun is not None
+    assert json.loads(begun[0]) == {"run": "run", "at": 3, "kind": "repeating"}
+    assert next(repeats) is None
+    sessions.stop("me", "repeat")
+    *_, last = repeats
+    assert last is not None
+    event = json.loads(last[0])
+    assert (event["kind"], event["at"], last[1].events) == ("end", 4, 5)
+
+
 WORDS = {"what": "This run cannot be drawn", "otherwise": "share it as JSON"}
 
 
 def packed(**changed: Any) -> str:
     return b64encode(gzip.compress(json.dumps(to_json(compared()) | changed).encode())).decode()
-
-
-def test_repeats_that_are_stopped_before_they_begin_end_at_once_and_only_these() -> None:
-    visitors = Visitors()
-    visitors.stop("a", "repeat")
-    with visitors.busy("b", "repeat") as other, visitors.busy("a", "repeat") as stopped:
-        assert (other.is_set(), stopped.is_set()) == (False, True)
-    visitors.stop("a", "repeat")  # too late for the last run
-    with visitors.busy("a", "run"), visitors.busy("a", "repeat") as following:
-        assert not following.is_set()
 
 
 def test_a_run_is_drawn_in_a_limited_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
+from contextlib import ExitStack
 from inspect import signature
 from typing import Any, cast
+from unittest import mock
 
 import gradio as gr
 import pytest
@@ -46,6 +48,15 @@ def test_settings_that_genai_lacks_are_not_offered() -> None:
     assert (policy["value"], policy["elem_classes"]) == ("constant", ["no-auto", "no-server"])
     values = START | {"kv_cache": "off"}
     assert settings_from(PAIR, values) == GenerationSettings()
+
+
+def test_reading_the_controls_opens_no_file() -> None:
+    settings_from(PAIR, START)  # looks up the pair, once
+    with ExitStack() as patched:
+        for name in ("os.open", "io.open", "builtins.open", "os.listdir", "os.scandir"):
+            patched.enter_context(mock.patch(name, side_effect=AssertionError(name)))
+        assert settings_from(PAIR, START | {"num_assistant_tokens": 7}).num_assistant_tokens == 7
+        assert settings_from_link(PAIR, {"top_k": "7"}, START)[0].top_k == 7
 
 
 def test_a_link_carries_settings() -> None:

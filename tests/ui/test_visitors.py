@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from time import monotonic
 
 import httpx
@@ -52,6 +53,26 @@ def test_a_dropped_connection_frees_the_engine(http: httpx.Client) -> None:
     assert leaves.runs("process_generating", max_new_tokens=2000, ignore_eos=True)["success"]
     assert stays.runs(max_new_tokens=4)["success"]
     assert monotonic() - began < 15  # both comparisons take 40 s
+
+
+def test_the_end_of_the_page_during_a_run_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    log = tmp_path / "log"
+    with (
+        started(tmp_path, "-m", "tests.support.scripted_app", tmp_path / "models", log=log) as app,
+        httpx.Client(base_url=app.url, timeout=120, trust_env=False) as http,
+    ):
+        visitor = Visitor(http)
+        visitor.opens()
+        visitor.join(
+            "find", visitor.values("find", prompt="Say", engine="traced", max_new_tokens=400)
+        ).raise_for_status()
+        messages = visitor.messages()  # which it still reads when the page ends
+        assert any(message["msg"] == "process_generating" for message in messages)
+        app.process.terminate()
+        app.process.wait(20)
+        messages.close()
+    assert log.read_text().splitlines() == [f"The page is at {app.url}; press Ctrl+C to end it."]
 
 
 def test_only_the_latest_visitors_keep_their_session(http: httpx.Client, app: App) -> None:
