@@ -468,8 +468,7 @@ TraceSource = Literal["measured", "replayed", "counts only", "reported", "bursts
 class Comparison(Record):
     """Both sides of one prompt.
 
-    `draft_agreement[i]`, computed off the clock after a greedy run: would the draft have proposed the speculative
-    side's token i + 1 after the same text? `repeats` are unwatched runs of the request after the race; `other_load`
+    `repeats` are unwatched runs of the request after the race; `other_load`
     is the share of the processor that other processes took during the race. `failures` are errors of servers.
     """
 
@@ -481,7 +480,6 @@ class Comparison(Record):
     speculative: Run
     trace_source: TraceSource
     costs: Costs | None = None
-    draft_agreement: tuple[bool, ...] | None = Field(None, max_length=MAX_TOKENS)
     history: tuple[Turn, ...] = Field((), max_length=MAX_TURNS)
     warm_up: dict[Side, WarmUp] | None = None
     repeats: tuple[Trial, ...] = Field((), max_length=MAX_TOKENS)

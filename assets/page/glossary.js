@@ -24,7 +24,6 @@ const TERMS = [
   [/EAGLE-3( head)?/, "EAGLE-3 head", "a small draft that reads the target's hidden states instead of the text alone"],
   [/traced/i, "Traced", "specdemo's own decoding loop on OpenVINO; it records every proposal, with probabilities"],
   [/policy/i, "Lookahead policy", "the rule that decides when the draft stops proposing and the target checks"],
-  [/oracle/i, "Oracle", "a policy that knows where the draft errs and ends each round just before; none can do better"],
   [/^\s*lookahead\s*$/i, "Lookahead", "proposals per round (num_assistant_tokens); which number is best depends on this machine and on how often the draft is right"],
   [/^\s*drafter\s*$/i, "Drafter", "what makes the proposals: a small model, or a search for what followed the same words before"],
   [/ [↵␣→∅]+$/m, "Marks", "↵ a line break, ␣ a space, → a tab, ∅ no text: a special token, or a part of a character"],

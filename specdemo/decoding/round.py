@@ -82,10 +82,6 @@ class Drafter(ABC):
     def learn(self, proposed: int, accepted: int) -> None:  # noqa: B027 (an index learns nothing)
         """See `LookaheadPolicy.learn`."""
 
-    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Return whether each token from index `first` on would have been proposed; None if undefined."""
-        return None
-
 
 class Committed(NamedTuple):
     """What a round did, and the seconds on its clock: of drafting, of the target's pass, and all."""

@@ -84,10 +84,6 @@ class Decoder(ABC):
         """Switch strategy from the next round on; return False, changing nothing, if that needs a new request."""
         return False
 
-    def draft_agreement(self) -> tuple[bool, ...] | None:
-        """Return whether the draft would have proposed each token after the prefill's; None if undefined."""
-        return None
-
 
 class Engine(ABC):
     name: EngineName

@@ -22,9 +22,8 @@ from openvino import _offline_transformations
 from openvino import opset13 as ops
 
 from specdemo.decoding.round import ModelSequence
-from specdemo.decoding.sampling import Ids, Logits
+from specdemo.decoding.sampling import Logits
 from specdemo.engines.sequences import (
-    CHUNK,
     CachedSequence,
     Layout,
     Paged,
@@ -190,23 +189,6 @@ class ReducedVocabulary:
         gather.output(0).set_names(set())
         logits.set_names({"logits"})
         result.input(0).replace_source_output(logits)
-
-
-_AGREEMENT_CHUNK = CHUNK // 2  # tokens per pass; a whole chunk would be one sequence in every layout
-
-
-Choose = Callable[[Logits, Ids], int]  # greedy, at one position, after a text with these tokens
-
-
-def draft_agreement(draft: ModelSequence, text: Sequence[int], first: int, choose: Choose) -> tuple[bool, ...]:
-    """Return whether the draft would have chosen each token of the text from index `first` on."""
-    agreement, tokens = list[bool](), np.array(text)
-    for start in range(first, len(text), _AGREEMENT_CHUNK):
-        end = min(start + _AGREEMENT_CHUNK, len(text))
-        logits = draft.logits(text[: end - 1], end - start)
-        for index, row in enumerate(logits, start):
-            agreement.append(choose(row, tokens[:index]) == text[index])
-    return tuple(agreement)
 
 
 _MIN_LAYERS = 10  # of a target; GenAI refuses fewer

@@ -9,12 +9,12 @@ tokens can change places. A larger gap may be a fault of engine or model.
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import islice
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
-from specdemo.errors import RunError, ServerError, SpecdemoError
+from specdemo.errors import ServerError, SpecdemoError
 from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad, warm_up
 from specdemo.records import (
     SIDES,
@@ -157,9 +157,7 @@ def race(
             return
         other_load = load.share() if engine.local else None
         plain, speculative = (sides[name].result() if name in sides else Run.without("absent") for name in SIDES)
-        last, agreement = sides.get("speculative") or sides["plain"], None
-        with suppress(RunError, RuntimeError):  # no failure from here on must cost the finished runs
-            agreement = last.decoder.draft_agreement() if last.started else None
+        last = sides.get("speculative") or sides["plain"]
         comparison = Comparison(
             pair=engine.pair,
             prompt=prompt,
@@ -169,7 +167,6 @@ def race(
             speculative=speculative,
             trace_source=last.decoder.trace_source,
             costs=costs,
-            draft_agreement=agreement,
             history=request.history,
             warm_up=warmed,
             other_load=other_load,

@@ -159,18 +159,6 @@ def _confidence(comparison: Comparison) -> Figure:
     return figure("draft's probability", "accepted / judged", tenths, *[right] * bool(bins), **axes, **empty)
 
 
-def _lookahead(comparison: Comparison) -> Figure:
-    """The lookahead of each round, next to the oracle's at the same position."""
-    rounds, oracle = comparison.speculative.rounds, metrics.oracle_lookaheads(comparison)
-    numbers, said = range(1, len(rounds) + 1), {"hovertemplate": "%{y} proposed"}
-    chosen = {number: len(step.proposed) for number, step in enumerate(rounds, 1) if step.proposed is not None}
-    traces = [line("this run", "plain", chosen, chosen.values(), line={"shape": "hvh"}, **said)]
-    if oracle is not None:
-        style: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "diamond"}, "cliponaxis": False}
-        traces.append(line("oracle", "own", numbers, oracle, **style, **said))
-    return figure("round", "tokens proposed", *traces, xaxis=_ROUND, **_empty(_NO_PROPOSALS))
-
-
 def _positions(comparison: Comparison) -> Figure:
     shares = metrics.per_position_acceptance(comparison.speculative)
     shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
@@ -193,7 +181,6 @@ CHARTS: dict[str, tuple[str, Callable[[Comparison], Figure]]] = {
     "acceptance": ("Acceptance by round", lambda comparison: _filled("acceptance", comparison)),
     "timing": ("Milliseconds a round", lambda comparison: _filled("timing", comparison)),
     "confidence": ("Acceptance by draft confidence", _confidence),
-    "lookahead": ("Lookahead by round, beside the oracle's", _lookahead),
     "positions": ("Acceptance by position", _positions),
 }
 

@@ -8,26 +8,6 @@ from typing import Literal, NamedTuple
 from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Round, Run
 from specdemo.text import milliseconds, number, percent
 
-
-def oracle(agrees: Sequence[bool], room: int) -> tuple[int, ...]:
-    """Return the oracle's lookaheads for a text: every round ends just before the draft's first mismatch.
-
-    `agrees[i]`: the draft would have proposed the token after i decoded ones. `room` is how many tokens were allowed.
-    No proposal is rejected and no pass verifies fewer tokens than it could; in greedy decoding this is exact.
-    """
-    best, position, lookaheads = _best_lookaheads(agrees, room), 0, list[int]()
-    while position < len(agrees):
-        lookaheads.append(best[position])
-        position += best[position] + 1
-    return tuple(lookaheads)
-
-
-def _best_lookaheads(agrees: Sequence[bool], room: int) -> list[int]:
-    """Return, for each position, how many proposals from there on would all be accepted."""
-    lengths = [*accumulate(reversed(agrees), lambda length, right: length + 1 if right else 0, initial=0)][:0:-1]
-    return [min(length, max(room - position - 1, 0)) for position, length in enumerate(lengths)]
-
-
 ROUNDS_TO_JUDGE = 12  # without any accepted proposal: with α = 0.2 that happens in 7 % of runs
 
 FORMULAS = {
@@ -185,16 +165,6 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     return {tenth: (sum(bins[tenth]), len(bins[tenth])) for tenth in sorted(bins)}
 
 
-def draft_passes(comparison: Comparison) -> int | None:
-    """None if unknown, or if proposals are not one step each."""
-    rounds, remote = comparison.speculative.rounds, comparison.environment.remote
-    if remote or comparison.pair.translated or any(step.proposed is None for step in rounds):
-        return None
-    if not comparison.settings.strategy.drafter.model:
-        return 0
-    return sum(map(drafted, rounds))
-
-
 def drafted(step: Round) -> int:
     """Return the number of proposals that a draft made."""
     return sum(not token.copied for token in step.proposed or ())
@@ -208,16 +178,6 @@ def acceptance_by_source(run: Run) -> dict[str, tuple[int, int]]:
     sources = {"drafted": False, "copied": True}
     outcomes = {name: [token.outcome for token in tokens if token.copied is each] for name, each in sources.items()}
     return {name: (found.count(Outcome.ACCEPTED), len(found)) for name, found in outcomes.items()}
-
-
-def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
-    """Return what the oracle would propose at the start of each round of this run; None if unknown."""
-    if comparison.draft_agreement is None:
-        return None
-    best = _best_lookaheads(comparison.draft_agreement, comparison.settings.max_new_tokens - 1)
-    rounds = comparison.speculative.rounds
-    starts = [0, *accumulate(len(step.committed) for step in rounds)][: len(rounds)]
-    return [best[start] if start < len(best) else 0 for start in starts]
 
 
 def draft_cost(costs: Costs) -> float | None:

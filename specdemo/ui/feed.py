@@ -14,7 +14,7 @@ from specdemo.records import Comparison, ModelPair, Slice, Turn
 from specdemo.results import metrics
 from specdemo.results.figures import CHARTS, LIVE, as_data
 from specdemo.settings import GenerationSettings
-from specdemo.text import number, percent
+from specdemo.text import percent
 
 
 class Feed:
@@ -84,7 +84,6 @@ def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
             for name, (title, make) in CHARTS.items()
             if name not in LIVE
         ),
-        {"title": "Passes needed for this text", **_passes(comparison)},
         *([{"title": "Drafted or copied", **_sources(sources)}] if sources else []),
     ]
 
@@ -96,25 +95,3 @@ def _sources(sources: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
         for name, (accepted, proposed) in sources.items()
     ]
     return {"columns": ["source", "proposed", "share", "accepted", "accepted / proposed"], "rows": rows}
-
-
-def _passes(comparison: Comparison) -> dict[str, Any]:
-    run, agreement = comparison.speculative, comparison.draft_agreement
-    rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_acceptance_length(run))]
-    remark = "The oracle's passes are known only for a draft model in greedy decoding."
-    if agreement is not None:
-        lookaheads = metrics.oracle(agreement, comparison.settings.max_new_tokens - 1)
-        length = len(agreement) / len(lookaheads) if lookaheads else None
-        rows.append(("oracle", len(lookaheads), sum(lookaheads), length))
-        remark = (
-            "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy decoding. "
-            "The oracle ends each round just before the draft's first mismatch, so none of its proposals is rejected."
-        )
-    return {
-        "columns": ["lookahead", "target passes", "draft passes", "τ"],
-        "rows": [
-            [name, str(target), "unknown" if draft is None else str(draft), number(length)]
-            for name, target, draft, length in rows
-        ],
-        "remark": remark,
-    }

@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specdemo.decoding.lookahead import AutoPolicy, CombinedPolicy, ConstantPolicy, LookaheadPolicy, policy_for
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.results.metrics import oracle
 from specdemo.settings import GenerationSettings
 from tests.support.step_costs import costs_of
 
@@ -54,19 +51,6 @@ def test_probabilities_are_computed_only_for_policies_that_need_them() -> None:
         pytest.fail("probabilities take time to compute")
 
     assert policy(num_assistant_tokens=2).proposes_more(1, refuse)
-
-
-def test_the_oracle_ends_each_round_before_the_first_mismatch() -> None:
-    agrees = [True, True, False, False, True, True, True]
-    assert oracle(agrees, 7) == (2, 0, 2)  # the last token is always the target's
-    assert oracle(agrees, 99) == (2, 0, 3)
-    assert oracle([], 9) == ()
-
-
-@given(st.lists(st.booleans(), max_size=60))
-def test_the_oracle_wastes_no_proposal(agrees: list[bool]) -> None:
-    lookaheads = oracle(agrees, len(agrees))
-    assert sum(lookaheads) + len(lookaheads) == len(agrees)
 
 
 PLAIN, DRAFT = 0.010, 0.002

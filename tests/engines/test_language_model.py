@@ -9,13 +9,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from specdemo.decoding.sampling import Ids, Logits, greedy_choice
-from specdemo.engines.language_model import LanguageModel, ReducedVocabulary, draft_agreement
+from specdemo.engines.language_model import LanguageModel, ReducedVocabulary
 from specdemo.engines.sequences import Layout, Paged
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import BUNDLED
 from specdemo.models.devices import properties
-from specdemo.settings import RuntimeSettings, Sampling
+from specdemo.settings import RuntimeSettings
 
 LAYOUTS: tuple[Layout, ...] = ("empty_sequence", "second_token")
 
@@ -114,20 +113,6 @@ def test_a_long_text_is_fed_in_chunks(model: LanguageModel) -> None:
     for end in range(50, 600, 50):
         step_by_step.logits(text[:end])
     np.testing.assert_allclose(at_once.logits(text, 5), step_by_step.logits(text, 5), atol=2e-4)
-
-
-def greedy(logits: Logits, seen: Ids) -> int:
-    return greedy_choice(logits, Sampling(), seen)
-
-
-def test_a_model_agrees_with_its_own_greedy_text(model: LanguageModel) -> None:
-    text = [5, 6, 7]
-    sequence = model.sequence(64)
-    while len(text) < 40:
-        text.append(int(sequence.logits(text)[0].argmax()))
-    assert all(draft_agreement(model.sequence(64), text, 3, greedy))
-    text[20] = (text[20] + 1) % model.vocabulary
-    assert draft_agreement(model.sequence(64), text, 3, greedy).index(False) == 17
 
 
 def test_a_drafts_own_tokens_have_the_logits_of_the_wide_output() -> None:

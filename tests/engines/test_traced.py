@@ -18,7 +18,6 @@ from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, PairError, SettingsError
 from specdemo.models.catalogue import BUNDLED
 from specdemo.records import Outcome, Round, Run
-from specdemo.results import metrics
 from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Strategy
@@ -146,20 +145,6 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
         for sample in (False, True):
             run = speculate(twin, do_sample=sample, num_assistant_tokens=3)
             assert {step.accepted for step in run.rounds[:-1]} == {3}
-
-
-def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> None:
-    comparison = raced(traced, PROMPTS[0], GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64))
-    assert comparison.trace_source == "measured"
-    assert metrics.identical(comparison)
-    position = 0
-    agreement = comparison.draft_agreement or ()
-    assert len(agreement) == 63
-    for step in comparison.speculative.rounds:
-        assert agreement[position : position + step.accepted] == (True,) * step.accepted
-        if step.accepted < len(proposals(step)):
-            assert not agreement[position + step.accepted]
-        position += len(step.committed)
 
 
 def test_end_of_text_stops_unless_ignored(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

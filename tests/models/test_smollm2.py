@@ -56,11 +56,6 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     quantized = settings.engine == "traced" and multiplies_int8()
     assert comparison.environment.dynamic_quantization == ("groups of 32" if quantized else "off")
     assert any(note.startswith("Activations are not quantized") for note in notes(comparison)) is not quantized
-    agreement, position = comparison.draft_agreement or (), 0
-    assert agreement
-    for step in comparison.speculative.rounds:  # the draft quantizes its activations, too
-        assert agreement[position : position + step.accepted] == (True,) * step.accepted
-        position += len(step.committed)
 
 
 @pytest.mark.usefixtures("pair")

@@ -101,17 +101,6 @@ def test_leaving_a_race_frees_both_requests() -> None:
     assert engine.requests == 0
 
 
-def test_a_failure_after_the_race_keeps_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(decoder: object) -> None:
-        raise EngineError("The engine failed in this run and has been reset; run again.")
-
-    engine = ScriptedEngine()
-    monkeypatch.setattr(type(engine.decoder(Request.of("Say", LONG))), "draft_agreement", fail)
-    *_, comparison = race(engine, "Say", LONG)
-    assert isinstance(comparison, Comparison)
-    assert comparison.draft_agreement is None
-
-
 def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
     assert measure_costs(ScriptedEngine(), seconds=0) is None
     costs = measure_costs(ScriptedEngine())

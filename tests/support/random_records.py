@@ -72,7 +72,6 @@ comparisons = st.builds(
     environment=environments,
     plain=runs,
     speculative=runs,
-    draft_agreement=st.none() | st.lists(st.booleans(), max_size=9).map(tuple),
     other_load=probability,
     repeats=st.lists(trials, max_size=8).map(tuple),
     trace_source=st.sampled_from(["measured", "replayed", "counts only"]),

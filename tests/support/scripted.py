@@ -127,11 +127,6 @@ class _ScriptedDecoder(Decoder):
         self._lookahead = strategy.num_assistant_tokens
         return True
 
-    def draft_agreement(self) -> tuple[bool, ...] | None:
-        if not self._lookahead:
-            return None
-        return tuple(position not in self._engine.wrong for position in range(1, self._position))
-
     def _word(self, position: int) -> str:
         if self._lookahead and position == self._engine.diverges_at:
             return " otherwise"

@@ -129,7 +129,7 @@ def test_a_stop_ends_a_visitors_activities_of_that_name_only() -> None:
 
 def test_the_page_learns_when_repeats_can_be_stopped_and_what_they_found() -> None:
     before = compared()
-    again = before.model_copy(update={"draft_agreement": None})  # anything new
+    again = before.model_copy(update={"other_load": 0.5})  # anything new
     finished = FinishedRun.of("run", 3, before)
 
     def run_idle(job: Any, cancelled: Event) -> Iterator[Any]:

@@ -169,9 +169,6 @@ class GenAIDecoder(Decoder):
         ends = self.finish_reason == "stop"
         return [self._tracer.round(step, ended=ends and step is rounds[-1]) for step in rounds]
 
-    def draft_agreement(self) -> tuple[bool, ...] | None:
-        return self._tracer.draft_agreement() if self._tracer is not None else None
-
 
 def number_proposed(strategy: Strategy, tokens_left: int, finish_reason: FinishReason | None) -> int | None:
     """Return how many tokens a round proposed with `tokens_left` to generate; None if unknown.

@@ -14,7 +14,6 @@ from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.round import ModelSequence, Proposal, draft
 from specdemo.decoding.sampling import greedy_choice, softmax
 from specdemo.engines.genai.pipelines import Pipelines
-from specdemo.engines.language_model import draft_agreement
 from specdemo.engines.text import token_texts
 from specdemo.records import DraftToken, Outcome, Request, Round, outcomes_from_ids
 
@@ -76,12 +75,6 @@ class Tracer:
                 step = step.model_copy(update={"proposed": self._draft_tokens(step, proposals, outcomes)})
         self._text += step.ids
         return step
-
-    def draft_agreement(self) -> tuple[bool, ...] | None:
-        if self._draft is None:
-            return None
-        first, sampling = self._prompt_length + 1, self._sampling
-        return draft_agreement(self._draft, self._text, first, lambda row, seen: greedy_choice(row, sampling, seen))
 
     def _draft_tokens(
         self, step: Round, proposals: Sequence[Proposal], outcomes: Sequence[Outcome]

@@ -65,12 +65,6 @@ class TracedDecoder(Decoder):
     def update_strategy(self, strategy: Strategy) -> bool:
         return self._update_strategy(strategy)
 
-    def draft_agreement(self) -> tuple[bool, ...] | None:
-        if self._drafter is None or self.prompt_tokens is None:
-            return None
-        with self._resetting():
-            return self._drafter.agreement(self._text, self.prompt_tokens + 1)
-
     @contextmanager
     def _resetting(self) -> Iterator[None]:
         """Raise OpenVINO failures as `EngineError`, and free the caches."""

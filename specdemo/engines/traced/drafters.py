@@ -19,7 +19,7 @@ from specdemo.decoding.sampling import (
     penalised,
     resized,
 )
-from specdemo.engines.language_model import Tokens, draft_agreement
+from specdemo.engines.language_model import Tokens
 from specdemo.engines.text import Tokenizer
 from specdemo.settings import Sampling
 
@@ -67,12 +67,6 @@ class ModelDrafter(Drafter):
 
     def learn(self, proposed: int, accepted: int) -> None:
         self._policy.learn(proposed, accepted)
-
-    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Compare greedy choices with the text; None if the draft samples, or the text exceeds its context."""
-        if self._sampling.do_sample or not self._fits(text):
-            return None
-        return draft_agreement(self._sequence, text, first, lambda logits, seen: self._choose(logits, seen).id)
 
     def _fits(self, text: Sequence[int]) -> bool:
         return self._context is None or len(text) <= self._context

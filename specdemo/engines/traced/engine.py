@@ -79,7 +79,7 @@ class TracedEngine(Engine):
             self._draft_tokens = None  # the same as the target's
         elif self._draft is not None and self._head is None:
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
-        if self._draft is not None:  # `draft_agreement` repeats its choices in passes over many tokens
+        if self._draft is not None:  # it chooses alike in passes over one token and over several
             self._draft.use_layout(self._target.layout)
         self.environment = describe_environment(pair, runtime)
 
