@@ -30,11 +30,8 @@ MAX_MINUTES = 24 * 60  # a day
 MAX_REPEATS_IN_TIME = 12  # within a time limit: more would hardly narrow an interval that covers prompts and drift
 # conditions rather than choices: the fastest setting is looked for under each of them
 CONDITIONS = ("temperature", "precision", "concurrency")
-PRECISIONS = {
-    "target": "precision",
-    "draft": "draft_precision",
-    "cache": "kv_cache_precision",
-}  # the runtime settings
+# runtime settings, by what has them
+PRECISIONS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}
 _AXES = {"num_assistant_tokens": "lookahead", "assistant_confidence_threshold": "threshold"}
 _AS_LOADED = "as loaded"
 

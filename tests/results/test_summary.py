@@ -167,6 +167,17 @@ def test_a_token_per_chunk_allows_conclusions_about_passes_by_counts_alone(
     assert found.certain == ""
 
 
+def test_notes_say_which_counts_of_a_server_are_not_the_runs() -> None:
+    raced = compared(ScriptedEngine())
+    counts = DraftCounts(rounds=1, proposed=2, accepted=1, of_server=True)
+    run = raced.speculative.model_copy(update={"hidden_tokens": 3, "draft_counts": counts})
+    added = {*said(raced, speculative=run).notes} - {*summarise(raced).notes}
+    assert sorted(note.partition(" that")[0] for note in added) == [
+        "Its counts of proposals are those of the whole server while this ran.",
+        "The servers counted 3 tokens",
+    ]
+
+
 def test_a_speedup_beyond_the_tokens_of_a_round_is_called_unusual() -> None:
     found = summarise(simulated("quiet", 5, seed=0))
     assert found.headline == "5.0× faster"
