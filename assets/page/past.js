@@ -120,10 +120,12 @@ export class Past {
     this.write(storedRuns().filter((other) => other.run !== run));
   }
 
-  /** A stored run; null if it cannot be unpacked, and then it is dropped. @param {string} run @returns {Promise<Finished | null>} */
+  /** A stored run; null if it cannot be unpacked or is of schema 2, and then it is dropped. @param {string} run @returns {Promise<Finished | null>} */
   async finished(run) {
     try {
-      return JSON.parse(await unpack(storedRuns().find((other) => other.run === run)?.packed ?? ""));
+      const finished = JSON.parse(await unpack(storedRuns().find((other) => other.run === run)?.packed ?? ""));
+      if (!finished.record.settings_updates) throw new TypeError("schema 2");
+      return finished;
     } catch {
       this.forget(run);
       return null;

@@ -44,7 +44,7 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
-    assert data["schema"] == 2
+    assert data["schema"] == 3
     assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 48
     assert data["summary"]["identical"] is True
     assert schema.from_json(data).prompt == PROMPTS[0]

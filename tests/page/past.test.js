@@ -62,6 +62,20 @@ test("a stored run is opened, and a damaged one is forgotten", async () => {
   assert.equal(element.querySelectorAll("li").length, 0);
 });
 
+test("a stored run of an earlier schema is dropped", async () => {
+  const old = finished("a", 4, 1.5);
+  await kept(old, finished("b", 4, 1.5));
+  const { settings_updates: moves, ...record } = old.record;
+  const stored = JSON.parse(localStorage.getItem("specdemo-runs"));
+  stored.find(({ run }) => run === "a").packed = await pack(JSON.stringify({ ...old, record: { ...record, moves } }));
+  localStorage.setItem("specdemo-runs", JSON.stringify(stored));
+  const { element, opened, past: runs } = past();
+  await runs.open("a");
+  await runs.open("b");
+  assert.deepEqual(opened, ["b"]);
+  assert.equal(element.querySelectorAll("li").length, 1);
+});
+
 test("this tab's run is restored, whatever another tab has run since", async () => {
   await kept(finished("mine", 4, 1.5), finished("theirs", 4, 1.5));
   sessionStorage.setItem("specdemo-run", '"mine"');
