@@ -107,7 +107,7 @@ def build_page(
         header = gr.HTML(header_html(pair), elem_id="header")
         shared = Shared(sessions, registry, header, session_open=gr.State(False), pair=gr.State(pair), local=local)
         callbacks = CompareCallbacks(sessions, local=local)
-        with gr.Tabs() as tabs:
+        with gr.Tabs(overflow_behavior="wrap") as tabs:  # a menu may hide one that fits, if it is measured too early
             compare = CompareTab(callbacks, shared)
             anatomy_tab(compare.race, compare.finished)
             measure_tab(shared, compare)
