@@ -53,8 +53,16 @@ class Strategy:
     @property
     def description(self) -> str:
         """The lookahead in a few words, such as "lookahead 4"."""
+        return self._capped(", at most {} proposals")
+
+    @property
+    def label(self) -> str:
+        """The same for a narrow table."""
+        return self._capped(", ≤\u00a0{}")
+
+    def _capped(self, suffix: str) -> str:
         cap = getattr(self, "max_assistant_tokens", None)
-        return self.template.format(**vars(self)) + (f", at most {cap} proposals" if cap else "")
+        return self.template.format(**vars(self)) + (suffix.format(cap) if cap else "")
 
     @classmethod
     def setting(cls) -> tuple[str, str]:

@@ -56,9 +56,8 @@ export class Past {
     race.root.addEventListener("finished", (event) => this.add(/** @type {CustomEvent} */ (event).detail));
     element.querySelector(".forget")?.addEventListener("click", () => this.write([]));
     this.list.addEventListener("click", ({ target }) => {
-      const button = target instanceof Element && target.closest("button");
-      const run = button && button.closest("li")?.dataset.run;
-      if (run) void (button.matches(".drop") ? this.forget(run) : this.open(run));
+      const run = target instanceof Element && target.closest("button")?.closest("li")?.dataset.run;
+      if (run) void this.open(run);
     });
     addEventListener("storage", ({ key }) => key === RUNS && this.draw()); // another tab's
     this.draw();
@@ -91,11 +90,10 @@ export class Past {
 
   /** @param {StoredRun} stored */
   row({ run, when, prompt, headline, made_by }) {
-    const [row, open, drop] = [make("li"), make("button", "", "open"), make("button", "×", "drop")];
+    const [row, open] = [make("li"), make("button", "", "open")];
     row.dataset.run = run;
-    drop.ariaLabel = "Forget this run";
     open.append(make("b", headline), make("span", prompt));
-    row.append(open, make("small", `${new Date(when).toLocaleString()} · ${made_by}`), drop);
+    row.append(open, make("small", `${new Date(when).toLocaleString()} · ${made_by}`));
     return row;
   }
 

@@ -97,7 +97,7 @@ def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:
         "mean_acceptance_length": metrics.mean_acceptance_length(run),
         "identical": metrics.identical(comparison) if comparison.both_ran else None,
         "first_divergence": metrics.first_divergence(comparison),
-        "strategy": strategy_words(comparison),
+        "strategy": strategy_words(comparison, short=True),
     }
 
 

@@ -64,13 +64,14 @@ def run_words(comparison: Comparison) -> str:
     return f"{strategy_words(comparison)}, {shared_words(comparison.settings)}"
 
 
-def strategy_words(comparison: Comparison) -> str:
+def strategy_words(comparison: Comparison, *, short: bool = False) -> str:
     """A run's strategy, with every value of a setting that changed: "lookahead 2 → lookahead 6"."""
     strategies = [comparison.settings.strategy]
     for update in comparison.settings_updates:
         names = update.values.keys() & strategies[0].parameters()
         strategies.append(replace(strategies[-1], **{name: update.values[name] for name in names}))
-    return " → ".join(word for word, _ in groupby(strategy.description for strategy in strategies))
+    words = (strategy.label if short else strategy.description for strategy in strategies)
+    return " → ".join(word for word, _ in groupby(words))
 
 
 def shared_words(settings: GenerationSettings) -> str:
