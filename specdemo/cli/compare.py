@@ -108,8 +108,9 @@ def _task(options: argparse.Namespace) -> Task:
     file = prompt_file(options, [] if options.prompt is None else [options.prompt])
     if file is not None:
         prompts = read_prompts(file, whole=True)
-        if len(prompts.tasks) > 1 and not options.quiet:
-            for line in (*prompts.about(), "This compares the first of them; bench measures all."):
+        several = ["This compares the first of them; bench measures all."] * (len(prompts.tasks) > 1)
+        if (several or prompts.bad) and not options.quiet:
+            for line in (*prompts.about(), *several):
                 print(f"specdemo: {printable(line)}", file=sys.stderr)
         return prompts.tasks[0]
     if options.prompt is None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from specdemo.capabilities import DEFAULT_ENGINE, ENGINES, EngineName, strategies, supports
-from specdemo.errors import PairError, SettingsError, SpecdemoError, quoted
+from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
 from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import changed_settings, pair_settings
 from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
@@ -171,10 +171,17 @@ def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> li
     for name in axes.strategies:
         if name not in (*able, ALL, SAME):
             raise SettingsError(f"There is no strategy {quoted(name)} for this pair; choose from {', '.join(able)}.")
-    chosen = [*able] if ALL in axes.strategies else [*axes.strategies]
-    if alone := not {*axes.strategies} - {SAME}:  # then names need no strategy
-        own = settings.engine, settings.drafter
-        chosen = [name for name, changes in able.items() if (changes["engine"], changes["drafter"]) == own]
+    alone = not {*axes.strategies} - {SAME}  # then names need no strategy
+    own = settings.engine, settings.drafter
+    groups = {ALL: [*able], SAME: [name for name, of in able.items() if (of["engine"], of["drafter"]) == own]}
+    named = axes.strategies or (SAME,)
+    chosen = dict.fromkeys(name for entry in named for name in groups.get(entry, [entry]))
+    taken = {setting for name in chosen for setting in STRATEGIES[name.split()[1]].parameters()}
+    for setting, values_of in numbers.items():
+        if values_of and setting not in taken and not alone:
+            raise SettingsError(
+                f"A {_AXES[setting]} has no effect with {listed([*chosen])}; choose other strategies."
+            )
     for name in chosen:
         strategy, optional = STRATEGIES[name.split()[1]], bool(axes.strategies) and name not in axes.strategies
         numbered = [(setting, value) for setting in strategy.parameters() for value in numbers.get(setting, ())]

@@ -7,7 +7,7 @@ partial file a random name, so that one whose process was killed cannot be resum
 
 import shutil
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from time import perf_counter
@@ -73,9 +73,11 @@ def download(
     plan: Plan = ()
     start, before = 0.0, 0
     child = run_child(fetch, *arguments, name="specdemo download", failure=failure, stop=stop)
-    with _partial_files_removed(storage_of(repository) / "blobs"), closing(child) as messages:
+    earlier = {*(storage_of(repository) / "blobs").glob("*.incomplete")}
+    with ExitStack() as leftovers, closing(child) as messages:
         for message in messages:
             if isinstance(message, tuple):
+                leftovers.callback(_remove_partial_files, message, earlier)
                 plan, start, before = message, perf_counter(), sum(file.present for file in message)
             total = sum(file.size for file in plan)
             if isinstance(message, Path):
@@ -88,14 +90,10 @@ def download(
                 yield Progress(done, total, seconds_left, None)
 
 
-@contextmanager
-def _partial_files_removed(blobs: Path) -> Iterator[None]:
-    """Remove the partial files that appear in the meantime; earlier ones may be another process's."""
-    earlier = {*blobs.glob("*.incomplete")}
-    try:
-        yield
-    finally:
-        for partial in {*blobs.glob("*.incomplete")} - earlier:
+def _remove_partial_files(plan: Plan, earlier: set[Path]) -> None:
+    """Remove the partial files of these that are not `earlier` ones, which may be another process's."""
+    for file in plan:
+        for partial in {*file.blob.parent.glob(f"{file.blob.name}.*.incomplete")} - earlier:
             partial.unlink(missing_ok=True)
 
 

@@ -54,7 +54,8 @@ def known_costs(
 def measure_costs(
     engine: Engine, *, stop: Callable[[], bool] = lambda: False, seconds: float = MAX_SECONDS
 ) -> Costs | None:
-    """Race each lookahead on a short text within `seconds`, and keep the result if the machine was quiet.
+    """Race each lookahead on a short text within `seconds`. Keep the result if the machine was quiet, unless a limit
+    shorter than `MAX_SECONDS` cut it off.
 
     None if stopped, if the model's context is too short, or if this engine cannot time its passes.
     """
@@ -76,7 +77,8 @@ def measure_costs(
     if stop() or not rounds:
         return None
     costs = _table(rounds).model_copy(update={"other_load": load.share()})
-    if costs.other_load is not None and costs.other_load <= _QUIET_LOAD:
+    whole = seconds >= MAX_SECONDS or not halted()
+    if whole and costs.other_load is not None and costs.other_load <= _QUIET_LOAD:
         save_costs(engine, costs)
     return costs
 

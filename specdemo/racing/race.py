@@ -94,7 +94,8 @@ class RaceSide:
         yield replace(self._record(rounds), settings_updates=tuple(self.settings_updates[before:]))
 
     def _apply_live_settings(self, number: int) -> None:
-        live, current = self._live_settings(), vars(self._strategy)
+        current = vars(self._strategy)
+        live = self._live_settings() if current else {}  # the plain side has none
         values = {
             name: type(value)(live[name])  # as a float arrives what may be a whole number
             for name, value in current.items()
