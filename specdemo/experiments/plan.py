@@ -6,7 +6,7 @@ repeat, in an order that is shuffled each time and between plain runs, so that n
 variant's neighbours favour any of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from random import Random
@@ -83,15 +83,17 @@ class _Alternative(NamedTuple):
     optional: bool = False
 
 
-def grid(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> dict[str, Variant]:
-    """All variants by name; the settings alone if nothing varies.
+def grid(
+    pair: ModelPair, settings: GenerationSettings, axes: Axes, preset: Collection[str] = ()
+) -> dict[str, Variant]:
+    """All variants by name; the settings alone if nothing varies. `preset`: axes that may have no effect.
 
     SettingsError, PairError: a value is out of range, the pair does not support a variant, or there are too many.
     LoadError: OpenVINO refused a tokenizer.
     """
     pair = with_tokenizers_compared(pair)
     lists = [
-        _strategies(pair, settings, axes),
+        _strategies(pair, settings, axes, preset),
         [_Alternative({"temperature": each}, _sampling(each), f"temperature {each:g}") for each in axes.temperatures],
         [_Alternative({"precision": name}, _precision(name), name) for name in axes.precisions],
         [_Alternative({"concurrency": number}, {}, f"concurrency {number}") for number in axes.concurrency],
@@ -160,7 +162,9 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[s
     return able
 
 
-def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> list[_Alternative]:
+def _strategies(
+    pair: ModelPair, settings: GenerationSettings, axes: Axes, preset: Collection[str]
+) -> list[_Alternative]:
     """Strategies with each of the numbers that they take. Without `axes.strategies`, those of the same engine and
     drafter that take one.
     """
@@ -178,7 +182,7 @@ def _strategies(pair: ModelPair, settings: GenerationSettings, axes: Axes) -> li
     chosen = dict.fromkeys(name for entry in named for name in groups.get(entry, [entry]))
     taken = {setting for name in chosen for setting in STRATEGIES[name.split()[1]].parameters()}
     for setting, values_of in numbers.items():
-        if values_of and setting not in taken and not alone:
+        if values_of and setting not in taken and not alone and f"{_AXES[setting]}s" not in preset:
             raise SettingsError(
                 f"A {_AXES[setting]} has no effect with {listed([*chosen])}; choose other strategies."
             )
@@ -336,7 +340,8 @@ class Preset:
             tasks = [task for task in tasks if not task.before]
         limit = minutes if minutes is not None or repeats is not None else self.minutes
         repeats = repeats or (MAX_REPEATS_IN_TIME if limit is not None else self.repeats)
-        return Plan(pair, tasks, settings, grid(pair, settings, chosen), repeats, limit)
+        preset = Axes.model_fields.keys() - (axes or {}).keys()
+        return Plan(pair, tasks, settings, grid(pair, settings, chosen, preset), repeats, limit)
 
 
 PRESETS = {

@@ -46,6 +46,10 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     varied = set(names(strategies=["all"], lookaheads=[2, 4]))
     assert {"genai constant, lookahead 2", "traced constant, lookahead 4"} <= varied
     assert "traced auto" in varied, "it takes no lookahead"
+    mixed = names(strategies=["same", "traced suffix", "traced auto"], lookaheads=[2])
+    assert mixed == ["traced constant, lookahead 2", "traced confidence", "traced auto", "traced suffix"]
+    tuned = PRESETS["tune"].plan(PAIR, TASKS, SETTINGS, {"strategies": ("traced auto",)})
+    assert [*tuned.variants] == ["traced auto"], "the preset's lookaheads and thresholds have no effect"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,7 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
         (SETTINGS, {"lookaheads": ["gif"]}, r"Lookaheads \(lookaheads\) should be a valid integer.*got 'gif'"),
         (SETTINGS, {"lookahead": [1]}, "no setting called 'lookahead'"),
         (SETTINGS, {"strategies": ["magic"]}, "no strategy 'magic'"),
+        (SETTINGS, {"strategies": ["traced auto"], "lookaheads": [2]}, "A lookahead has no effect with traced auto"),
         (GenerationSettings.checked(engine="traced", drafter="suffix"), {"lookaheads": [2]}, "do not affect"),
         (SETTINGS, {"precisions": ["fast"]}, "'fast' is not a precision"),
         (SETTINGS, {"precisions": ["cache"]}, "'cache' is not a precision"),

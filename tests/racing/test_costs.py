@@ -1,5 +1,6 @@
 """Step costs: measured in races, and kept for this machine if it was quiet."""
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,19 @@ def test_quiet_step_costs_are_kept_and_not_measured_again(load: list[float]) -> 
     quiet = known_costs(engine())
     assert load_costs("traced", engine().pair) == quiet
     assert known_costs(engine(extra=0.005)) == quiet
+
+
+def test_costs_cut_short_by_a_shorter_limit_are_not_kept(load: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count()
+    monkeypatch.setattr(step_costs, "perf_counter", lambda: next(clock) / 1e6)
+    load[:] = [0.6]
+    assert measure_costs(engine()) is not None
+    load[:] = [0.0]
+    share = 0.7 * next(clock)  # of the readings of a whole measurement
+    short = measure_costs(engine(), seconds=share / 1e6)
+    assert short is not None
+    assert len(short.verify) < 16
+    assert load_costs("traced", engine().pair) is None
 
 
 def test_rounds_of_lookaheads_between_are_interpolated() -> None:
