@@ -1,30 +1,36 @@
 """One round of speculative decoding, from top to bottom: propose, verify, commit. The traced engine runs this file.
 
 A language model gives, after a text, a distribution over the next token. Plain decoding takes one pass of the target
-for each token. Here a cheap drafter proposes γ tokens, and a single pass of the target over all of them gives the
-same γ + 1 distributions as that many plain passes, since a position attends only to those before it. Proposals are
-accepted up to the first rejected one; those after it continue a text that was not written, and are discarded. The
-pass yields one token more: a correction in place of the rejected proposal, or a bonus token after γ accepted ones.
+for each token. Here a cheap drafter proposes γ tokens, and a single pass of the target over all of them gives, up to
+rounding, the γ + 1 distributions of as many plain passes, since no position attends to later ones. That pass costs
+hardly more than a plain one: both read all weights once. Proposals are accepted up to the first rejected one; those
+after it continue a text that was not written, and are discarded. The pass yields one token more: a correction in place
+of the rejected proposal, or a bonus token after γ accepted ones.
 
-    γ        tokens proposed in a round (the lookahead)
-    p, q     the distribution of the target, and that of the drafter, from which a proposal was drawn
+    γ        tokens proposed in a round (the lookahead), which may vary and may be 0
+    p, q     the distributions, after temperature and the like, of the target, and of the drafter that drew a proposal
     α        acceptance rate: accepted / proposed
-    τ        mean acceptance length: tokens committed per target pass, from 1 to γ + 1; if each proposal is accepted
-             with probability α, (1 − α^(γ+1)) / (1 − α) on average (Leviathan et al. 2023, equation 1)
-    c        seconds of a draft step / seconds of a plain step
-    speedup  τ / (γc + v), where v is the pass over γ + 1 tokens in plain steps
+    τ        mean acceptance length: tokens committed per target pass, from 1 to γ + 1; (1 − a^(γ+1)) / (1 − a) on
+             average if each proposal after accepted ones is accepted with probability a (Leviathan et al. 2023,
+             equation 1, which calls that α)
+    c        seconds of a draft step / seconds of a plain step, which is a target pass over one token
+    v        seconds of the target pass over γ + 1 tokens / seconds of a plain step
+    speedup  τ / (γc + v)
 
-Why the output is exact: a proposal x is drawn with q(x) and accepted with probability min(1, p(x) / q(x)), so it is
-committed with probability min(p(x), q(x)). A proposal is rejected with probability 1 − Σ min(p, q) = Σ max(0, p − q),
-and then the token is drawn from max(0, p − q), divided by that very sum. Together x is committed with probability
-min(p(x), q(x)) + max(0, p(x) − q(x)) = p(x), whatever q is. A worse drafter costs time, never correctness. In greedy
-decoding p is 1 for the likeliest token: a proposal is accepted if it is that one.
+Why the output is exact, in sampling the same distribution and in greedy decoding the same tokens: a proposal x is
+drawn with probability q(x) and accepted with min(1, p(x) / q(x)), so x is committed that way with min(p(x), q(x)). A
+proposal is rejected with probability R = 1 − Σ min(p, q), which is Σ max(0, p − q), as p and q sum to 1. Then any
+token x is drawn with max(0, p(x) − q(x)) / R, and R cancels. Both ways together commit x with probability
+min(p(x), q(x)) + max(0, p(x) − q(x)) = p(x), whatever q is. The bonus token is drawn from p itself, so this holds at
+each position after the ones before it. A worse drafter costs time, never correctness. In greedy decoding p is 1 for
+the likeliest token: a proposal is accepted if it is that one, else that one corrects it.
 
 Sources: Leviathan et al. 2023 (arXiv:2211.17192), algorithm 1 and appendix A.1; Chen et al. 2023 (arXiv:2302.01318),
 algorithm 2 and theorem 1.
 
-A round's clock covers what every implementation must do: drafting, the target's pass, choosing tokens. What is only
-for display (text, probabilities in greedy decoding, entropies) is computed by `TracedDecoder`, off the clock.
+A round's clock covers what every implementation must do: reading the prompt, drafting, the target's pass, choosing
+tokens, learning from the outcome. What is only for display (text, probabilities in greedy decoding, entropies) is
+computed by `TracedDecoder`, off the clock.
 """
 
 from abc import ABC, abstractmethod
@@ -54,8 +60,8 @@ class ModelSequence(Protocol):
 class Proposal:
     """A proposed token. `distribution` computes q, shape (vocabulary,), unless the drafter has none.
 
-    `confidence` computes q(id) at less cost, for policies that need it on the clock. `copied`: from the text so far,
-    so that q is 1 for this token.
+    `confidence` computes q(id) at less cost, for policies that need it on the clock. `copied`: from the text so far;
+    q is 1 for this token. In sampling every proposal has a distribution.
     """
 
     id: int
@@ -77,18 +83,20 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """Return γ tokens, as many as the strategy asks for, at most `limit`."""
+        """Return γ proposals, as many as the strategy asks for, at most `limit`."""
 
     def learn(self, proposed: int, accepted: int) -> None:  # noqa: B027 (an index learns nothing)
         """See `LookaheadPolicy.learn`."""
 
 
 class Committed(NamedTuple):
-    """What a round did, and the seconds on its clock: of drafting, of the target's pass, and all."""
+    """What a round did, and the seconds on its clock: of drafting, of the target's pass, and all, choosing included.
+    The prefill's pass includes reading the prompt.
+    """
 
     proposals: Sequence[Proposal]  # γ
     logits: Logits  # (γ + 1, vocabulary), float32; row i follows the text and i proposals
-    ids: list[int]  # accepted proposals, then a correction or bonus token
+    ids: list[int]  # accepted proposals, then a correction or bonus token, up to an end of text
     finish_reason: Literal["stop", "length"] | None
     draft_seconds: float
     verify_seconds: float
@@ -184,7 +192,7 @@ def rejection_sample(
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
-        if random.random() * q[token] >= p[token]:  # accept with min(1, p/q): Leviathan et al. 2023, algorithm 1
+        if random.random() * q[token] >= p[token]:  # else accepted, with min(1, p/q): Leviathan et al., algorithm 1
             residual = np.maximum(p - q, 0)  # `draw` normalises it: (p − q)+ of Chen et al. 2023
             residual = residual if residual.any() else p  # rounding can make all of it zero
             return index, draw(residual, random.random())
@@ -200,6 +208,6 @@ def distributions(
 
 
 def _before(text: Sequence[int], ids: Sequence[int]) -> list[Ids]:
-    """Return the tokens before each of the γ + 1 rows, as slices of one array: sets take several times as long."""
+    """Return the tokens before each of the γ + 1 rows, which a repetition penalty needs, as slices of one array."""
     tokens = np.array([*text, *ids])
     return [tokens[: len(text) + index] for index in range(len(ids) + 1)]

@@ -183,11 +183,18 @@ def fastest(candidates: Iterable[Point]) -> Point | None:
 
 
 def measure(
-    plan: Plan, load: Load, *, keep: bool = False, stop: Stop = lambda: False, began: float | None = None
+    plan: Plan,
+    load: Load,
+    *,
+    keep: bool = False,
+    stop: Stop = lambda: False,
+    began: float | None = None,
+    known: Costs | None = None,
 ) -> Iterator[Progress[Result]]:
     """Measure, yielding progress at the start and after every row, until `stop` returns True.
 
-    `began`: when it was asked for, by `perf_counter`, whose times all processes share; now, if None. Closes engines
+    `began`: when it was asked for, by `perf_counter`, whose times all processes share; now, if None. `known`: step
+    costs, which are not measured again. Closes engines
     that `load` returned, unless `keep`. SpecdemoError: an engine failed, or nothing could be measured.
     """
     state, session = _Measurement(plan, stop, began), ""
@@ -205,7 +212,7 @@ def measure(
                 if not keep:
                     engines.callback(engine.close)
                 yield state.progress("measuring step costs")
-                costs = state.costs(engine)
+                costs = known or state.costs(engine)
             state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)
             yield state.progress("warming up")
             for _ in state.run(stage, engine, costs):
@@ -234,7 +241,7 @@ class _Measurement:
         self.rows: list[Row] = []
         self.facts: dict[str, EngineFacts] = {}
         self.began = perf_counter() if began is None else began
-        self.warm: tuple[str, str] | None = None  # session and drafter of what was rehearsed last
+        self.warm: tuple[str, str] | None = None  # session and drafter of what was warmed up last
         self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by system prompt and all turns so far
 
     def run(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:

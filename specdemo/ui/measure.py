@@ -166,7 +166,7 @@ _MAX_TOKENS = 64  # of a run; `measure` shortens them until every setting is tri
 def _run_loaded(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, plan: Plan, began: float
 ) -> Iterator[Progress[Result]]:
-    yield from measure(plan, lambda *_: engine, keep=True, stop=stop, began=began)
+    yield from measure(plan, lambda *_: engine, keep=True, stop=stop, began=began, known=costs)
 
 
 def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]:

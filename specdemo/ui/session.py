@@ -18,6 +18,7 @@ from specdemo.racing.trials import REPEAT_SECONDS, refined
 from specdemo.racing.worker import Job, Preload, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
 from specdemo.results.metrics import answer, race_seconds
+from specdemo.results.simulation import Measured
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event, repeating_event
@@ -73,10 +74,12 @@ class FinishedRun(NamedTuple):
     run: str
     events: int
     record: bytes
+    measured: Measured | None  # for the simulator
 
     @classmethod
     def of(cls, run: str, events: int, comparison: Comparison) -> Self:
-        return cls(run, events, zlib.compress(json_text(schema.to_json(comparison)).encode()))
+        packed = zlib.compress(json_text(schema.to_json(comparison)).encode())
+        return cls(run, events, packed, Measured.of(comparison))
 
     @property
     def comparison(self) -> Comparison:

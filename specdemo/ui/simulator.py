@@ -1,86 +1,55 @@
 """A simulator without a model: the speedup by lookahead at a chosen acceptance and step costs, beside a run's own."""
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
 
-from specdemo.records import Comparison, Costs
-from specdemo.results import estimate, metrics
 from specdemo.results.figures import Spot, as_data, compared
+from specdemo.results.simulation import Assumed
 from specdemo.ui.events import AT_ONCE
-from specdemo.ui.parts import html
+from specdemo.ui.parts import html, notice
 from specdemo.ui.session import FinishedRun
 from specdemo.ui.views import BOARD, view
 
-_LONGEST = 16  # lookahead
-
-
-class Assumed(NamedTuple):
-    """`acceptance`: of a proposal after accepted ones. In plain steps: `draft_step`, and what each token more adds to
-    a pass of the target, so v(n) = 1 + `slope` · (n − 1).
-    """
-
-    acceptance: float = 0.7
-    draft_step: float = 0.2
-    slope: float = 0.05
-
-    @property
-    def speedups(self) -> tuple[float, ...]:
-        lookaheads = range(_LONGEST + 1)
-        drafting = tuple(self.draft_step * lookahead for lookahead in lookaheads)
-        verify = tuple(1 + self.slope * lookahead for lookahead in lookaheads)
-        return metrics.expected_speedups(Costs(drafting=drafting, verify=verify), self.acceptance)
+_LIMITS = Assumed(acceptance=1, draft_step=1, slope=0.5)  # beyond these, no draft pays off
+_NO_VALUES = "Run a comparison first, one that shows its proposals and what they cost."
 
 
 def simulator(finished: gr.State) -> None:
     """`finished`: the visitor's last run."""
-    start = Assumed()
+    labels = (
+        "Acceptance α of a proposal after accepted ones",
+        "Draft cost c, in plain steps",
+        "Verify cost of each further token, in plain steps",
+    )
     with gr.Row(elem_id="simulator", equal_height=False):
         with gr.Column(elem_classes="controls"):
             gr.HTML(html("simulator"))
             sliders = [
-                gr.Slider(0, 1, start.acceptance, step=0.01, label="Acceptance α of a proposal after accepted ones"),
-                gr.Slider(0, 1, start.draft_step, step=0.01, label="Draft cost c, in plain steps"),
-                gr.Slider(0, 0.5, start.slope, step=0.01, label="Verify cost of each further token, in plain steps"),
+                gr.Slider(0, limit, start, step=0.01, label=label)
+                for limit, start, label in zip(_LIMITS, Assumed(), labels, strict=True)
             ]
             use = gr.Button("Set to the last run", size="sm")
+            message = gr.HTML(elem_classes="message")
         with gr.Column():
-            board = view("board", BOARD, value=_board(None, *start))
+            board = view("board", BOARD, value=_board(None, *Assumed()))
     changed = [finished.change, *(slider.change for slider in sliders)]
     gr.on(changed, _board, [finished, *sliders], board, trigger_mode="always_last", **AT_ONCE)
-    use.click(_last, finished, sliders, **AT_ONCE)
+    use.click(_last, finished, [message, *sliders], **AT_ONCE)
 
 
 def _last(finished: FinishedRun | None) -> list[Any]:
-    """Return updates of the sliders."""
-    found = None if finished is None else measured(finished.comparison)
-    return [gr.skip()] * 3 if found is None else [round(value, 2) for value in found.values]
-
-
-class Measured(NamedTuple):
-    values: Assumed
-    lookahead: float  # mean of the rounds
-    speedup: estimate.Speedup
-
-
-def measured(comparison: Comparison) -> Measured | None:
-    """Return what a run was like; None without known proposals or costs."""
-    run, speedup = comparison.speculative, estimate.of_comparison(comparison)
-    acceptance = metrics.judged_acceptance(run)
-    if acceptance is None or speedup is None:
-        return None
-    lookahead = sum(len(step.proposed or ()) for step in run.rounds) / len(run.rounds)
-    costs = metrics.round_costs(comparison, speedup.plain_steps_per_round)
-    if costs is None or costs.verify is None:
-        return None
-    values = Assumed(acceptance, costs.draft_step or 0.0, max(costs.verify - 1, 0.0) / lookahead)
-    return Measured(values, lookahead, speedup)
+    """Return updates of message and sliders."""
+    if finished is None or finished.measured is None:
+        return [notice(_NO_VALUES), *[gr.skip()] * len(_LIMITS)]
+    values = zip(finished.measured.values, _LIMITS, strict=True)
+    return ["", *(round(min(value, limit), 2) for value, limit in values)]
 
 
 def _board(finished: FinishedRun | None, *values: float) -> str:
     groups = {"these values": _spots(Assumed(*values))}
-    if finished is not None and (last := measured(finished.comparison)) is not None:
+    if finished is not None and (last := finished.measured) is not None:
         groups["the last run's values"] = _spots(last.values)
         speedup, at = last.speedup, round(last.lookahead, 1)
         words = f"mean lookahead {at}: {speedup}"

@@ -6,9 +6,9 @@ import pytest
 
 from specdemo.records import Comparison
 from specdemo.results import estimate
+from specdemo.results.simulation import Assumed, Measured
 from specdemo.ui import simulator
 from specdemo.ui.session import FinishedRun
-from specdemo.ui.simulator import Assumed, measured
 from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
 
@@ -27,7 +27,7 @@ def test_curves_follow_the_formula() -> None:
 
 
 def test_a_runs_own_values_predict_its_speedup(comparison: Comparison) -> None:
-    last = measured(comparison)
+    last = Measured.of(comparison)
     assert last is not None
     outcomes = [token.outcome for step in comparison.speculative.rounds for token in step.proposed or ()]
     judged = [outcome for outcome in outcomes if outcome != "discarded"]
@@ -46,7 +46,9 @@ def test_the_last_run_is_marked_and_sets_the_sliders(comparison: Comparison) -> 
     finished = FinishedRun.of("run", 1, comparison)
     assert names(None) == ["these values"]
     assert names(finished) == ["these values", "the last run's values", "measured in the last run"]
-    last = measured(comparison)
+    last = finished.measured
     assert last is not None
-    assert simulator._last(finished) == [round(value, 2) for value in last.values]
-    assert len(simulator._last(None)) == 3
+    assert simulator._last(finished) == ["", *(round(value, 2) for value in last.values)]
+    slow = last._replace(values=Assumed(acceptance=0.5, draft_step=1.3, slope=0.75))
+    assert simulator._last(finished._replace(measured=slow)) == ["", 0.5, 1, 0.5], "as far as the sliders go"
+    assert "Run a comparison first" in simulator._last(None)[0]

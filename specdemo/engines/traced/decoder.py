@@ -45,7 +45,6 @@ class TracedDecoder(Decoder):
         self._open_target, self._open_drafter = target, drafter
         self._reset, self._update_strategy = reset, update_strategy
         self._text: list[int] = []
-        self._drafter: Drafter | None = None
 
     def rounds(self) -> Generator[Prefilling | Round]:
         request, sampling = self._request, self._request.sampling
@@ -56,9 +55,9 @@ class TracedDecoder(Decoder):
         eos_ids = frozenset[int]() if request.ignore_eos else self._tokenizer.eos_ids()
         with self._resetting():
             target = self._open_target(prompt, capacity)
-            if self._open_drafter is not None:
-                self._drafter = self._open_drafter(prompt, capacity, random, target)
-            steps = rounds(prompt, target, self._drafter, sampling, random, request.max_new_tokens, eos_ids)
+            opened = self._open_drafter
+            drafter = opened(prompt, capacity, random, target) if opened is not None else None
+            steps = rounds(prompt, target, drafter, sampling, random, request.max_new_tokens, eos_ids)
             for step in steps:
                 yield self._described(step) if isinstance(step, Committed) else Prefilling(step, len(prompt))
 
@@ -71,7 +70,6 @@ class TracedDecoder(Decoder):
         try:
             yield
         except OPENVINO_FAILURES as error:
-            self._drafter = None
             self._reset()
             raise EngineError.of(error) from error
 
