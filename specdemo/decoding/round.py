@@ -4,8 +4,8 @@ A language model gives, after a text, a distribution over the next token. Plain 
 for each token. Here a cheap drafter proposes γ tokens, and a single pass of the target over all of them gives, up to
 rounding, the γ + 1 distributions of as many plain passes, since no position attends to later ones. That pass costs
 hardly more than a plain one: both read all weights once. Proposals are accepted up to the first rejected one; those
-after it continue a text that was not written, and are discarded. The pass yields one token more: a correction in place
-of the rejected proposal, or a bonus token after γ accepted ones.
+after it continue a text that was not written, and are discarded. The pass yields one token more: a correction in
+place of the rejected proposal, or a bonus token after γ accepted ones.
 
     γ        tokens proposed in a round (the lookahead), which may vary and may be 0
     p, q     the distributions, after temperature and the like, of the target, and of the drafter that drew a proposal
