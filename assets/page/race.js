@@ -76,6 +76,7 @@ export class Race {
 
   /** Set the prompt and the settings of the run on screen. */
   restoreSettings() {
+    if (document.querySelector("#run:disabled")) return void setTimeout(() => this.restoreSettings(), 100); // the page still restores its own
     const { pair, prompt, settings, history } = /** @type {Comparison} */ (this.request);
     const texts = Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, String(value)]));
     this.trigger("apply", { run: { pair: pair.name, prompt, settings: texts, continued: history.length > 0 } });
