@@ -214,8 +214,11 @@ _PROMPTS_HINT = html("paragraph", "Prompts from the bundled suite, unless you ty
 _READ_FAILURE = {"what": "This file cannot be read", "otherwise": "choose one with fewer prompts"}
 
 
-def preview(path: str) -> Iterator[list[str]]:
-    """Yield updates of the prompts read from a file."""
+def preview(path: str | None) -> Iterator[list[str]]:
+    """Yield updates of the prompts read from a file, if any."""
+    if path is None:
+        yield [_PROMPTS_HINT]
+        return
     waiting = [notice("Reading the prompts …")]
     try:
         prompts = yield from events.run_in_child(read_prompts, Path(path), waiting=waiting, **_READ_FAILURE)

@@ -18,7 +18,16 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import NAMES, start_values
 from specdemo.ui.events import job_updates
-from specdemo.ui.measure import EMPTY_BOARD, START, MeasureCallbacks, search_result, variant_choices, with_current
+from specdemo.ui.measure import (
+    _PROMPTS_HINT,
+    EMPTY_BOARD,
+    START,
+    MeasureCallbacks,
+    preview,
+    search_result,
+    variant_choices,
+    with_current,
+)
 from specdemo.ui.session import with_chat_cache
 from tests.support.scripted import ScriptedEngine
 
@@ -139,3 +148,7 @@ def test_finished_results_stay_after_a_stop() -> None:
         assert result_of(updates(half, error=error)) == half
     assert [*updates(error=EngineError())][-1][1] == gr.skip()
     assert "before anything was measured" in [*updates()][-1][0]
+
+
+def test_without_a_file_the_hint_stands() -> None:
+    assert [*preview(None)] == [[_PROMPTS_HINT]]
