@@ -32,6 +32,7 @@ MAX_REPEATS_IN_TIME = 12  # within a time limit: more would hardly narrow an int
 CONDITIONS = ("temperature", "precision", "concurrency")
 # runtime settings, by what has them
 PRECISIONS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}
+# the axis of a strategy's number; the field of `Axes` is its plural
 _AXES = {"num_assistant_tokens": "lookahead", "assistant_confidence_threshold": "threshold"}
 _AS_LOADED = "as loaded"
 
@@ -168,7 +169,7 @@ def _strategies(
     """Strategies with each of the numbers that they take. Without `axes.strategies`, those of the same engine and
     drafter that take one.
     """
-    numbers = {"num_assistant_tokens": axes.lookaheads, "assistant_confidence_threshold": axes.thresholds}
+    numbers: dict[str, tuple[float, ...]] = {setting: getattr(axes, f"{axis}s") for setting, axis in _AXES.items()}
     if not (axes.strategies or any(numbers.values())):
         return []
     able, alternatives = available(pair, settings), list[_Alternative]()

@@ -46,10 +46,13 @@ class RemoteFile(NamedTuple):
     size: int
     blob: Path
 
+    def partial_files(self) -> Iterator[Path]:
+        return self.blob.parent.glob(f"{self.blob.name}.*.incomplete")
+
     @property
     def present(self) -> int:
         """Downloaded bytes."""
-        for path in (self.blob, *self.blob.parent.glob(f"{self.blob.name}.*.incomplete")):
+        for path in (self.blob, *self.partial_files()):
             with suppress(OSError):  # missing, or just being renamed
                 return path.stat().st_size
         return 0
@@ -93,7 +96,7 @@ def download(
 def _remove_partial_files(plan: Plan, earlier: set[Path]) -> None:
     """Remove the partial files of these that are not `earlier` ones, which may be another process's."""
     for file in plan:
-        for partial in {*file.blob.parent.glob(f"{file.blob.name}.*.incomplete")} - earlier:
+        for partial in {*file.partial_files()} - earlier:
             partial.unlink(missing_ok=True)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 from specdemo.records import Comparison, Costs
 from specdemo.results import estimate, metrics
 
-LONGEST = 16  # lookahead
+_MAX_LOOKAHEAD = 16
 
 
 class Assumed(NamedTuple):
@@ -19,7 +19,7 @@ class Assumed(NamedTuple):
 
     @property
     def speedups(self) -> tuple[float, ...]:
-        lookaheads = range(LONGEST + 1)
+        lookaheads = range(_MAX_LOOKAHEAD + 1)
         drafting = tuple(self.draft_step * lookahead for lookahead in lookaheads)
         verify = tuple(1 + self.slope * lookahead for lookahead in lookaheads)
         return metrics.expected_speedups(Costs(drafting=drafting, verify=verify), self.acceptance)

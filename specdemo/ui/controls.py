@@ -74,12 +74,13 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     allowed = {strategy.policy.name for strategy in available}
     chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value
     used = {name for strategy in available if strategy.policy.name == chosen for name in effective(strategy, engine)}
+    of_strategies, refused = parameters(), partly_supported()
     return {
         "engine": len(engines_for(pair)) > 1,
         "drafter": len(drafters(pair, engine)) > 1,
         "policy": len(allowed) > 1,
-        **{name: name in used for name in NAMES if name in parameters()},
-        **{name: supports(engine, name) for name in NAMES if name in partly_supported() and name not in parameters()},
+        **{name: name in used for name in NAMES if name in of_strategies},
+        **{name: supports(engine, name) for name in NAMES if name in refused - of_strategies},
         **dict.fromkeys(("apply_chat_template", "enable_thinking", "system_prompt"), pair.target.chat_template),
     }
 
@@ -186,9 +187,8 @@ def settings_from_link(
     one takes its value from `start`: the controls' initial values, or the pair's defaults.
     """
     chosen, invalid = dict(start), None
-    lenient = min(
-        local_engines(), key=lambda engine: len(ENGINES[engine].unsupported)
-    )  # it supports the most settings
+    # the one that supports the most settings
+    lenient = min(local_engines(), key=lambda engine: len(ENGINES[engine].unsupported))
     for name in values.keys() & chosen.keys():
         try:
             settings_from(pair, {**chosen, "engine": lenient, name: values[name]})
