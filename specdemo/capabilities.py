@@ -45,8 +45,6 @@ class EngineInfo:
     samples_exactly: bool | None = None
     repeats_bits: bool = False
     # for targets and drafts that differ from most
-    loads_parts: bool = False  # of a target whose embeddings are a network of their own
-    limits_linear_attention: bool = False  # such a target needs a constant lookahead, and no prefix caching
     compares_special_tokens: bool = False  # of target and draft, by their ids
     penalises_heads: bool = True  # a repetition penalty works if the head lacks some of the target's tokens
     when_refused: str = ""  # another likely reason if no proposal was accepted
@@ -68,14 +66,12 @@ register(
         noun="GenAI engine",
         implementation="specdemo.engines.genai.engine:GenAIEngine",
         strategies=("constant", "confidence", "lookup"),
-        drafts=("model", "eagle3", "dflash", "mtp"),
+        drafts=("model", "eagle3"),
         with_eagle3=("constant",),
         unsupported=frozenset({"kv_cache", "max_assistant_tokens"}),
         concurrent=True,
         copies=2,  # of the target for each side, of the draft also to replay its proposals
         samples_exactly=False,
-        loads_parts=True,
-        limits_linear_attention=True,
         compares_special_tokens=True,
         penalises_heads=False,
         when_refused="A faulty load is possible, too (openvino.genai issue 4425): restart specdemo and compare.",
@@ -135,15 +131,12 @@ class DraftKind:
     """A kind of draft. `noun` names it in a sentence.
 
     `greedy_only`: it cannot sample. `allows_lookup`: its pair also supports prompt lookup and suffix decoding.
-    `limited`: GenAI supports it only with a constant lookahead, greedily, one request at a time, and without prefix
-    caching.
     """
 
     name: DraftKindName
     noun: str
     greedy_only: bool = False
     allows_lookup: bool = True
-    limited: bool = False
 
     @property
     def engines(self) -> tuple[EngineName, ...]:
@@ -156,16 +149,7 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
         DraftKind("model", "a model with the target's tokenizer"),
         # its text is encoded anew for the target
         DraftKind("translated", "a draft with a different tokenizer", greedy_only=True),
-        # the following read the target's hidden states; a DFlash draft proposes a whole round in one pass
         DraftKind("eagle3", "an EAGLE-3 head"),
-        DraftKind("dflash", "a DFlash draft", greedy_only=True, limited=True),
-        DraftKind(
-            "mtp",
-            "a multi-token-prediction head",
-            greedy_only=True,
-            allows_lookup=False,  # its target is exported in parts, for which GenAI has no prompt lookup
-            limited=True,
-        ),
         DraftKind("server", "a server's draft", allows_lookup=False),
     )
 }
@@ -235,9 +219,6 @@ def pair_refusal(
     if draft != "server" and isinstance(strategy, ServerDefault):
         return "Policy server is for the server engine; choose policy constant."
     if not proposes(type(strategy), draft, engine):
-        if kind.limited:
-            reason = f"{capitalised(kind.noun)} proposes a constant number of tokens in the {engine} engine"
-            return f"{reason}; choose policy constant."
         engines = [name for name in kind.engines if proposes(type(strategy), draft, name)]
         or_engine = f", or the {engines[0]} engine" if engines else ""
         reason = f"With {kind.noun} the {engine} engine does not support {' '.join(strategy.setting())}"

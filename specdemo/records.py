@@ -61,9 +61,7 @@ class Model(Record):
     """A model folder or file; None means unknown when the record was written.
 
     `parameters` counts weights; `weights` is their precision. A `head` drafts from the target's hidden
-    states and may lack some of its tokens. `server`: its server's kind.
-    `linear_attention`: some layers keep a state instead of a KV cache. `in_parts`: another network computes its
-    embeddings, and its multi-token-prediction head is in the folder. `form`: how a GGUF file's weights are loaded.
+    states and may lack some of its tokens. `server`: its server's kind. `form`: how a GGUF file's weights are loaded.
     """
 
     name: str
@@ -75,8 +73,6 @@ class Model(Record):
     vocabulary: Count | None = None
     chat_template: bool = False
     head: HeadName | None = None
-    linear_attention: bool = False
-    in_parts: bool = False
     server: ServerKind | None = None
     form: Weights = "auto"
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine

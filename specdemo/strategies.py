@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-HeadName = Literal["eagle3", "dflash", "mtp"]  # drafters that read the target's hidden states
+HeadName = Literal["eagle3"]  # a drafter that reads the target's hidden states
 DraftKindName = HeadName | Literal["model", "translated", "server"]
 
 
@@ -152,7 +152,6 @@ class Constant(Strategy):
     name = "constant"
     drafter = DRAFT_MODEL
     policy = CONSTANT
-    drafts = ("model", "translated", "eagle3", "dflash", "mtp")
     template = "lookahead {num_assistant_tokens}"
 
     def genai(self) -> Fields:

@@ -139,16 +139,6 @@ class Tokenizer:
         """Return the text of ids; bytes that form no character become U+FFFD."""
         return str(self._tokenizer.decode(list(ids))) if ids else ""
 
-    def text_of(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, including special tokens, for software that accepts only text."""
-        text = str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
-        if self.encode(text) != list(ids):
-            raise PromptError(
-                "This prompt holds a special token as text, which GenAI cannot tell from a real one where a model is "
-                "exported in parts; take it out."
-            )
-        return text
-
     def check_fits(self, draft: "Tokenizer") -> None:
         """Raise a `PairError` unless a draft's tokenizer gives tokens the same meaning."""
         check_vocabularies(self._tokenizer.get_vocab(), draft._tokenizer.get_vocab())

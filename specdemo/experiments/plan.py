@@ -18,7 +18,7 @@ from specdemo.capabilities import DEFAULT_ENGINE, ENGINES, EngineName, strategie
 from specdemo.errors import PairError, SettingsError, SpecdemoError, listed, quoted
 from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import changed_settings, pair_settings
-from specdemo.models.checks import check_concurrent, check_strategy, with_tokenizers_compared
+from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.records import MAX_CONCURRENCY, ModelPair, Record
 from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
 from specdemo.strategies import STRATEGIES
@@ -144,7 +144,7 @@ def _check(pair: ModelPair, variant: Variant) -> None:
         raise SettingsError("Outputs of several requests at once are compared; switch sampling off.")
     if not 1 <= concurrency <= MAX_CONCURRENCY:
         raise SettingsError(f"Concurrent requests are from 1 to {MAX_CONCURRENCY}; choose other numbers.")
-    check_concurrent(pair, settings.engine, settings.strategy, settings.sampling)
+    check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:

@@ -4,9 +4,9 @@ quoted for its place: Python, JSON, bash, or a comment.
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from specdemo.capabilities import EngineName, pair_refusal
 from specdemo.engines import formats
@@ -15,7 +15,7 @@ from specdemo.models.devices import draft_device, properties
 from specdemo.models.library import Format, Origin, origin
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Constant, HeadName, Lookup, ServerDefault, Strategy
+from specdemo.strategies import Constant, Lookup, ServerDefault, Strategy
 from specdemo.text import printable
 
 _PORT = "8000"
@@ -38,7 +38,7 @@ class _Copy:
 
 class Software(NamedTuple):
     """`form` converts a strategy, or returns None if there is no equivalent. `target` and `draft`: model formats that
-    the software reads. `heads`: kinds of head that it loads. `write` yields the lines. `engine` has its limits.
+    the software reads. `write` yields the lines. `engine` has its limits.
     """
 
     title: str
@@ -46,7 +46,6 @@ class Software(NamedTuple):
     target: tuple[Format, ...]
     draft: tuple[Format, ...]
     write: Callable[[_Copy], Iterator[str]]
-    heads: Collection[str] = frozenset({"eagle3"})
     engine: EngineName | None = None
 
 
@@ -77,7 +76,7 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
         asked = f"{settings.strategy.drafter.label.lower()} with {settings.strategy.description}"
         notes.append(f"{software.title} does not run {asked}; {strategy.description} is the nearest that it runs")
     if pair.draft is not None and strategy.drafter.model:
-        draft = origin_of(pair.draft, software.draft if pair.head is None or pair.head in software.heads else ())
+        draft = origin_of(pair.draft, software.draft)
         if draft is None:
             request = replace(request, strategy=Lookup(settings.max_ngram_size, settings.num_assistant_tokens))
             name = pair.draft.name
@@ -107,7 +106,7 @@ def _nearest(software: Software, pair: ModelPair, settings: GenerationSettings) 
 
 
 def _genai(copy: _Copy) -> Iterator[str]:
-    runtime, in_parts = copy.pair.runtime, copy.pair.target.in_parts
+    runtime = copy.pair.runtime
     uncached = runtime.model_copy(update={"model_cache": False})
     target_options, draft_options = (
         _arguments(properties(uncached, device)) for device in (runtime.device, draft_device(runtime))
@@ -119,7 +118,7 @@ def _genai(copy: _Copy) -> Iterator[str]:
     yield ""
     yield "scheduler = ov_genai.SchedulerConfig()"
     yield f"scheduler.cache_size = {runtime.cache_size}"
-    yield f"pipeline = ov_genai.{'VLMPipeline' if in_parts else 'LLMPipeline'}("
+    yield "pipeline = ov_genai.LLMPipeline("
     yield f"    {copy.target.path!r}, {runtime.device!r}, scheduler_config=scheduler{target_options},"
     yield f"    {drafter},"
     yield ")"
@@ -128,14 +127,14 @@ def _genai(copy: _Copy) -> Iterator[str]:
         comment = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
         yield f"config.{name} = {value!r}{comment}"
     yield f"prompt = {copy.request.prompt!r}"
-    if not copy.chat or in_parts:  # GenAI takes no chat history for models in parts
+    if not copy.chat:
         yield f"config.apply_chat_template = {copy.chat}"
     else:
         system = f"{copy.request.messages[0]!r}, " if copy.request.system_prompt else ""
         yield f'prompt = ov_genai.ChatHistory([{system}{{"role": "user", "content": prompt}}])'
         if not copy.request.enable_thinking:
             yield 'prompt.set_extra_context({"enable_thinking": False})'
-    yield f"print(pipeline.generate(prompt, {'generation_config=' if in_parts else ''}config))"
+    yield "print(pipeline.generate(prompt, config))"
 
 
 def _ovms(copy: _Copy) -> Iterator[str]:
@@ -177,12 +176,11 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
 
 
 _IR: tuple[Format, ...] = ("openvino",)
-_HEADS = frozenset[str](get_args(HeadName))
 _BOTH: tuple[Format, ...] = ("transformers", "gguf")
 
 FLAVOURS: dict[str, Software] = {
-    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, _HEADS, "genai"),
-    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, _HEADS, "genai"),
+    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, "genai"),
+    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, "genai"),
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _BOTH, ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
 }

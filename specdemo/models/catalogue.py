@@ -22,7 +22,7 @@ from specdemo.errors import ModelError, PairError, SettingsError, UnknownNameErr
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, is_converted, traced_runtime
 from specdemo.models.devices import memory_needed
-from specdemo.models.folder import inspect_folder, own_head
+from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair, Prompts, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -252,10 +252,8 @@ def default_pair(**runtime: Any) -> ModelPair:
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
-    """Return a pair, or a target alone; a target exported in parts gets its own head as the draft."""
+    """Return a pair, or a target alone."""
     check_target(target)
-    if target.in_parts and (draft is None or draft.path == target.path):
-        draft = own_head(target)
     if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
     models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import to_json
 
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVER_ENGINE, EngineName, local_engines, pair_refusal
-from specdemo.errors import OPENVINO_FAILURES, GGUFError, LoadError, PairError, SettingsError, capitalised
+from specdemo.errors import OPENVINO_FAILURES, GGUFError, LoadError, PairError, SettingsError
 from specdemo.files import link_or_copy
 from specdemo.models.catalogue import catalogue, check_target, is_source, require_draft
 from specdemo.models.converted import folder_of, is_converted, stored_bytes
@@ -20,20 +20,12 @@ from specdemo.models.folder import NO_LIMIT, read_config
 from specdemo.models.gguf import tokens_of
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import Sampling
-from specdemo.strategies import Plain, Strategy
+from specdemo.strategies import Strategy
 
 if TYPE_CHECKING:
     import openvino_genai
 
 _ADVICE = "choose a draft of the target's family, or the traced engine"
-_MTP_REFUSAL = (
-    "A multi-token-prediction head drafts for the model that it was exported with, in the same folder; choose that "
-    "as the target."
-)
-_PARTS_REFUSAL = (
-    "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
-    "choose the genai engine and that head as the draft."
-)
 _TOKENIZER = "openvino_tokenizer"
 _MIN_OVERLAP = 0.98
 """Smallest share of the larger vocabulary (Qwen2.5's has 151,936 or 152,064 tokens); only sorts drafts."""
@@ -116,8 +108,6 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
         return model.vocabulary == target.vocabulary or (same and not model.head)
 
     def can_draft(model: Model) -> bool:
-        if target.in_parts or model.head == "mtp":
-            return target.in_parts and model.head == "mtp" and model.path == target.path
         return model != target and (shares_vocabulary(model) or not model.head)
 
     def rank(model: Model) -> tuple[bool, bool]:
@@ -131,7 +121,7 @@ def is_recommended(draft: Model, target: Model) -> bool:
     """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer."""
     pairs = ((entry.target, entry.draft) for entry in catalogue() if entry.draft is not None and entry.supported)
     listed = any(is_source(draft, second) and is_source(target, first) for first, second in pairs)
-    if listed or (draft.head == "mtp" and draft.path == target.path):
+    if listed:
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False
@@ -158,25 +148,10 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     refusal = _refusal(engine, pair.target, pair.draft, difference)
     if refusal is not None:
         raise PairError(refusal)
-    kind = DRAFT_KINDS[pair.draft_kind or "model"]
-    if pair.runtime.enable_prefix_caching and kind.limited:
-        raise SettingsError(f"GenAI decodes with {kind.noun} without prefix caching; switch prefix caching off.")
 
 
 def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
     check_engine(pair, engine)
-    limited = pair.target.linear_attention and ENGINES[engine].limits_linear_attention
-    if limited and not isinstance(strategy, Plain):
-        if pair.runtime.enable_prefix_caching:
-            raise SettingsError(
-                "GenAI cannot speculate with prefix caching for a target with linear attention; switch it off."
-            )
-        if strategy.fixed_lookahead is None:
-            raise SettingsError(
-                "GenAI needs a constant lookahead for a target with linear attention; choose policy constant."
-            )
-    if pair.target.in_parts and not isinstance(strategy, Plain) and not strategy.drafter.model:
-        raise SettingsError("GenAI has no prompt lookup for a model exported in parts; choose drafter model.")
     if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
@@ -185,14 +160,6 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
     reason = pair_refusal(strategy, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)
     if reason is not None:
         raise SettingsError(reason)
-
-
-def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
-    check_strategy(pair, engine, strategy, sampling)
-    kind = DRAFT_KINDS[pair.draft_kind or "model"]
-    if pair.target.in_parts or (strategy.drafter.model and kind.limited):
-        name = "A model with a multi-token-prediction head" if pair.target.in_parts else capitalised(kind.noun)
-        raise SettingsError(f"{name} decodes one request at a time; compare single runs, or choose another draft.")
 
 
 def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
@@ -216,13 +183,6 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 
 def _refusal(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
-    if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
-        return _MTP_REFUSAL
-    has_own_head = draft is not None and draft.head == "mtp"
-    if target.in_parts and ENGINES[engine].local and not (ENGINES[engine].loads_parts and has_own_head):
-        return _PARTS_REFUSAL
-    if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
-        return "A DFlash draft runs in the genai engine only; choose it, or another draft."
     if engine in DRAFT_KINDS["translated"].engines:
         return None
     has_tokenizers = all(model.path is not None and is_converted(model) for model in (target, draft) if model)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
@@ -33,16 +33,16 @@ _CONVERT_TOKENIZER = "convert it with: convert_tokenizer MODEL --with-detokenize
 _ENCODER_DECODER = (
     "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
 )
-_HEAD, _LANGUAGE = "openvino_mtp_model", "openvino_language_model"
-_PARTS = tuple(
-    f"{stem}.{ending}" for stem in (_LANGUAGE, "openvino_text_embeddings_model", _HEAD) for ending in ("xml", "bin")
-)
-"""Files of a multimodal export with a multi-token-prediction head, in place of one network."""
-_NO_HEAD = (
-    "is exported in parts, without a multi-token-prediction head, so GenAI has no speculative decoding for it; "
+_IN_PARTS = (
+    "is exported in parts, as multimodal models are, which do not run here; "
     "export its language model alone, with --task text-generation-with-past"
 )
-_MODES: dict[str, HeadName] = {f"{name}_mode": name for name in get_args(HeadName)}
+_LINEAR = (
+    "has layers with linear attention, whose state cannot take back rejected tokens here; "
+    "choose a model with a KV cache in every layer"
+)
+_OTHER_HEADS = {"dflash": "a DFlash draft", "mtp": "a multi-token-prediction head"}
+_OTHER_DRAFT = "choose an EAGLE-3 head, or a small model of the target's family"
 _TRUE = {"yes", "true", "1"}
 _MAX_BYTES_READ = 2**20  # a tokenizer_config.json with many added tokens takes some 300,000
 NO_LIMIT = 2**30  # tokens of a text; GenAI adds to it those at the beginning, so 2**31 - 1 would overflow
@@ -99,14 +99,12 @@ def inspect_folder(path: Path) -> Model:
     config = read_config(path)
     if (path / "openvino_encoder_model.xml").is_file() or config.get("is_encoder_decoder"):
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
-    in_parts = (path / _PARTS[-2]).is_file() and not (path / _MODEL[0]).is_file()
-    if (path / _PARTS[0]).is_file() and not in_parts and not (path / _MODEL[0]).is_file():
-        raise FolderError(f"The model in {path.name!r} {_NO_HEAD}.")
-    networks, stem = (_PARTS, _LANGUAGE) if in_parts else (_MODEL, "openvino_model")
-    complete = all((path / name).is_file() for name in networks)
-    network = _read_network(path, stem) if complete else None
-    head = None if in_parts else _head(config, network.modes if network is not None else frozenset())
-    missing = [name for name in (*networks, *(() if head else _TOKENIZER)) if not (path / name).is_file()]
+    if (path / "openvino_language_model.xml").is_file() and not (path / _MODEL[0]).is_file():
+        raise FolderError(f"The model in {path.name!r} {_IN_PARTS}.")
+    complete = all((path / name).is_file() for name in _MODEL)
+    network = _read_network(path, "openvino_model") if complete else None
+    head = _head(path.name, config, network.modes if network is not None else frozenset())
+    missing = [name for name in (*_MODEL, *(() if head else _TOKENIZER)) if not (path / name).is_file()]
     if len(missing) == len(REQUIRED_FILES):
         inner = [file.parent.name for file in sorted(path.glob(f"*/{_MODEL[0]}"))]
         advice = f"choose {quoted(inner[0])} inside it" if inner else _EXPORT
@@ -116,13 +114,15 @@ def inspect_folder(path: Path) -> Model:
         raise FolderError(f"The folder {path.name!r} has no OpenVINO {unconverted}; {_CONVERT_TOKENIZER}.")
     if missing or network is None:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
-    if not network.stateful and head != "dflash":  # a DFlash draft may do without
+    if not network.stateful:
         raise FolderError(f"The model in {path.name!r} {_NO_STATE}.")
     for other in () if head else ("openvino_tokenizer", "openvino_detokenizer"):
         _read_network(path, other)
     sizes = _sizes(network)
     try:
         text_config = config.get("text_config") or config  # multimodal exports nest the language model's settings
+        if "linear_attention" in (text_config.get("layer_types") or ()):
+            raise FolderError(f"The model in {path.name!r} {_LINEAR}.")
         return Model(
             name=path.name,
             path=path,
@@ -130,31 +130,13 @@ def inspect_folder(path: Path) -> Model:
             parameters=sum(sizes.values()),
             weights=_name_precision(sizes),
             context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
-            weight_bytes=(path / f"{stem}.bin").stat().st_size,
+            weight_bytes=(path / "openvino_model.bin").stat().st_size,
             vocabulary=text_config.get("draft_vocab_size", text_config.get("vocab_size", network.logits)),
             chat_template=not head and _has_chat_template(path),
             head=head,
-            linear_attention="linear_attention" in (text_config.get("layer_types") or ()),
-            in_parts=in_parts,
         )
     except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a number or an object is malformed
         raise _no_configuration(path) from error
-
-
-def own_head(model: Model) -> Model:
-    assert model.in_parts, "only a model in parts has its own head"
-    assert model.path is not None, "it was read from its folder"
-    sizes = _sizes(_read_network(model.path, _HEAD))
-    return model.model_copy(
-        update={
-            "name": f"{model.name}/mtp",
-            "head": "mtp",
-            **dict.fromkeys(("in_parts", "linear_attention", "chat_template"), False),
-            "parameters": sum(sizes.values()),
-            "weights": _name_precision(sizes),
-            "weight_bytes": (model.path / f"{_HEAD}.bin").stat().st_size,
-        }
-    )
 
 
 class _Network(NamedTuple):
@@ -173,8 +155,8 @@ def _read_network(path: Path, stem: str) -> _Network:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
             if layer.tag == "port" and "logits" in layer.get("names", "").split(","):
                 logits = int(layer[-1].text or 0) if len(layer) else None
-            if layer.tag in _MODES and layer.get("value", "").lower() in _TRUE:
-                modes.add(layer.tag)
+            if layer.tag.endswith("_mode") and layer.get("value", "").lower() in _TRUE:
+                modes.add(layer.tag.removesuffix("_mode"))
             stateful = stateful or layer.get("type") == "ReadValue"
             if layer.tag == "layer" and layer.get("type") == "Const":
                 data = layer.find("data")
@@ -216,15 +198,13 @@ def _has_chat_template(path: Path) -> bool:
     return b"<chat_template value=" in read_start(path / "openvino_tokenizer.xml")
 
 
-def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
+def _head(name: str, config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
     """Return the kind of head, from its network's runtime information or its configuration; None if not a head."""
-    for mode, head in _MODES.items():
-        if mode in modes:
-            return head
     names = str(config.get("architectures")).lower()
-    if "eagle3" in names:
-        return "eagle3"
-    return "dflash" if "dflash_config" in config or "dflash" in names else None
+    for head, noun in _OTHER_HEADS.items():
+        if head in modes or head in names or f"{head}_config" in config:
+            raise FolderError(f"{name!r} is {noun}, which does not run here; {_OTHER_DRAFT}.")
+    return "eagle3" if "eagle3" in modes or "eagle3" in names else None
 
 
 def read_config(path: Path) -> dict[str, Any]:

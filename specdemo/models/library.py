@@ -41,7 +41,7 @@ from specdemo.models.catalogue import (
 )
 from specdemo.models.checks import fitting_draft
 from specdemo.models.converted import folder_of, is_converted
-from specdemo.models.folder import inspect_folder, own_head, read_start
+from specdemo.models.folder import inspect_folder, read_start
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model
 from specdemo.models.gguf_header import is_gguf
 from specdemo.records import Model, Record
@@ -76,16 +76,15 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
 
 
 def _unique(models: Iterable[Model]) -> Iterator[Model]:
-    """Yield the first model at each path, and its own head if it has one; number repeated names."""
+    """Yield the first model at each path; number repeated names."""
     paths, names = set(), Counter[str]()
     for model in models:
         if model.path is not None and model.path in paths:
             continue
         paths.add(model.path)
-        for entry in [model, own_head(model)] if model.in_parts else [model]:
-            names[entry.name] += 1
-            number = names[entry.name]
-            yield entry if number == 1 else entry.model_copy(update={"name": f"{entry.name} ({number})"})
+        names[model.name] += 1
+        number = names[model.name]
+        yield model if number == 1 else model.model_copy(update={"name": f"{model.name} ({number})"})
 
 
 def _inspect_all(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:

@@ -247,12 +247,11 @@ def model_choices(models: Mapping[str, Model], target: str) -> Lists:
     targets = [(name, name) for name, model in models.items() if model.head is None]
     if target not in models:
         return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
-    no_draft = [] if models[target].in_parts else [(_NO_DRAFT, "")]
     drafts = drafts_for(models[target], models.values())
     recommended = [draft.name for draft in drafts if is_recommended(draft, models[target])]
     others = [draft.name for draft in drafts if draft.name not in recommended]
     labelled = [*((f"{name} · recommended", name) for name in recommended), *((name, name) for name in others)]
-    return targets, [*no_draft, *labelled]
+    return targets, [(_NO_DRAFT, ""), *labelled]
 
 
 def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list[Control]:

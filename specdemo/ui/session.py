@@ -9,7 +9,7 @@ from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from specdemo.capabilities import DRAFT_KINDS, EngineName, live_parameters
+from specdemo.capabilities import EngineName, live_parameters
 from specdemo.engines.base import check_prompt
 from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
@@ -223,11 +223,9 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
 
 def with_chat_cache(pair: ModelPair, settings: GenerationSettings = _FIRST) -> ModelPair:
     """Enable prefix caching, so that a chat's next turn prefills only its new tokens, on both sides. A server manages
-    its own cache; GenAI speculates without prefix caching for some targets and drafts.
+    its own cache.
     """
-    kind = DRAFT_KINDS[pair.draft_kind or "model"]
-    unable = pair.servers is not None or pair.target.linear_attention or kind.limited
-    if unable or not is_chat(pair, settings):
+    if pair.servers is not None or not is_chat(pair, settings):
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})

@@ -21,7 +21,7 @@ from specdemo.racing.race import run_alone
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import DraftKindName
-from tests.support import BRIEF, llama
+from tests.support import llama
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
@@ -69,21 +69,6 @@ def test_the_lines_for_genai_run_whatever_the_page_offers(kind: DraftKindName) -
         different.add(lines[lines.index("import") :])
     for lines in different:
         exec(lines, {})
-
-
-@pytest.mark.openvino
-def test_the_lines_for_a_model_in_parts_write_what_the_engine_writes(capfd: pytest.CaptureFixture[str]) -> None:
-    runtime = RuntimeSettings.checked(precision="f32", model_cache=False)
-    pair = pair_of(inspect_folder(FIXTURES / "mtp"), runtime=runtime)
-    settings = GenerationSettings(num_assistant_tokens=3, max_new_tokens=16, ignore_eos=True)
-    engine = GenAIEngine(pair, thoroughness=BRIEF)
-    expected = run_alone(engine.decoder(Request.of("abc def ghi", settings))).text
-    engine.close()
-    lines = code("genai", pair, settings, "abc def ghi", local=True)
-    capfd.readouterr()
-    exec(lines, {})
-    assert capfd.readouterr().out == expected + "\n"
-    assert "--draft_source_model" in code("ovms", pair, settings, "abc", local=True)
 
 
 def requested(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> tuple[str, dict[str, Any]]:

@@ -65,9 +65,9 @@ def test_a_missing_pair_cannot_be_used_and_without_downloads_shows_a_command(vis
     expect(alert).to_contain_text("The link's pair cannot be used. Unknown model '../../etc'; choose one")
     expect(page.locator("#header")).to_contain_text("story-pair ·")
     models_tab(page)
-    expect(card(page, "qwen3.5-2b-mtp")).to_be_hidden()  # as it cannot run here
+    expect(card(page, "flan-t5-xl")).to_be_hidden()  # as it cannot run here
     page.click("#catalogue details summary")
-    expect(card(page, "qwen3.5-2b-mtp")).to_be_visible()
+    expect(card(page, "flan-t5-xl")).to_be_visible()
     expect(page.locator("button[data-action=download]")).to_have_count(0)
     command = f"python -m specdemo models download {ENTRY.name}"
     expect(card(page, ENTRY.name).locator("code")).to_have_text(command)

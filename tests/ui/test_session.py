@@ -51,15 +51,9 @@ class Recorder:
 
 
 def test_a_pair_is_loaded_with_the_settings_of_its_first_run() -> None:
-    bundled, scripted = bundled_pair(), ScriptedEngine().pair
+    bundled = bundled_pair()
     chat = bundled.model_copy(update={"target": bundled.target.model_copy(update={"chat_template": True})})
-    linear = chat.model_copy(update={"target": chat.target.model_copy(update={"linear_attention": True})})
-    assert scripted.draft is not None
-    heads = [
-        chat.model_copy(update={"draft": scripted.draft.model_copy(update={"head": head})})
-        for head in ("dflash", "mtp")
-    ]
-    for pair, keeps in ((bundled, False), (chat, True), *((unable, False) for unable in (linear, *heads))):
+    for pair, keeps in ((bundled, False), (chat, True)):
         worker = Recorder()
         sessions = Sessions(worker)  # type: ignore[arg-type]
         assert list(sessions.load("visitor", "genai", pair)) == [""]

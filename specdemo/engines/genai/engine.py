@@ -33,7 +33,7 @@ from specdemo.engines.genai.pipelines import Output, Pipelines, kind_of
 from specdemo.engines.genai.replay import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import PromptError
-from specdemo.models.checks import check_concurrent, check_strategy
+from specdemo.models.checks import check_strategy
 from specdemo.models.devices import describe_environment
 from specdemo.records import Costs, DraftToken, FinishReason, ModelPair, Request, Round, Side, Token
 from specdemo.settings import Sampling
@@ -57,17 +57,15 @@ class GenAIEngine(Engine):
         return GenAIDecoder(self.pipelines, request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        check_concurrent(self.pair, self.name, strategy, Sampling())
+        check_strategy(self.pair, self.name, strategy, Sampling())
         return GenAIBatch(self.pipelines, strategy)
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Yield the seconds of plain steps, or of prompt lookup rounds, which need no draft.
 
         GenAI pads short proposals, so each round passes exactly `lookahead + 1` tokens, a length fixed within a
-        request. A target in parts has no prompt lookup.
+        request.
         """
-        if self.pair.target.in_parts:
-            return
         limit = self.pair.target.context_length
         room = _MAX_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
         strategy = Lookup(_NGRAM, tokens - 1) if tokens > 1 else Plain()
@@ -81,9 +79,9 @@ class GenAIEngine(Engine):
     ) -> list[float] | None:
         """Return log-probabilities from an echoed prompt, or from plain decoding if it generates the same tokens.
 
-        Echoing ignores the repetition penalty, and a target in parts takes text, which ids alone do not determine.
+        Echoing ignores the repetition penalty.
         """
-        if self.pair.target.in_parts or request.sampling.repetition_penalty != 1:
+        if request.sampling.repetition_penalty != 1:
             return None
         prompt, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
         new, echoed = (len(text), []) if one_by_one else (1, text)
@@ -118,8 +116,8 @@ class GenAIDecoder(Decoder):
     def rounds(self) -> Generator[Prefilling | Round]:
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
         self.prompt_tokens = len(self._prompt)
-        if self._kind == "model" and self._pipelines.pair.head in ("eagle3", "mtp") and len(self._prompt) < 2:
-            raise PromptError("This kind of draft head needs a prompt of at least two tokens; enter a longer one.")
+        if self._kind == "model" and self._pipelines.pair.head is not None and len(self._prompt) < 2:
+            raise PromptError("An EAGLE-3 head needs a prompt of at least two tokens; enter a longer one.")
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
         self._handle = self._pipelines.start(self._kind, self._prompt, self._request)
         try:

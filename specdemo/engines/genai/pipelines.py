@@ -25,14 +25,9 @@ from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, draft_device, draft_runtime, properties
 from specdemo.models.folder import read_config
 from specdemo.records import FinishReason, ModelPair, Request
-from specdemo.strategies import HeadName, Plain, Strategy
+from specdemo.strategies import Plain, Strategy
 
 PipelineKind = Literal["plain", "model", "lookup"]
-_HEAD_ADVICE: dict[HeadName, str] = {
-    "eagle3": "choose the target it was trained for, which must have at least ten layers",
-    "dflash": "choose the target it was trained for, exported with its hidden states named",
-    "mtp": "export the model again",
-}  # when GenAI rejects a head
 
 
 def kind_of(strategy: Strategy) -> PipelineKind:
@@ -91,9 +86,11 @@ class Pipelines:
     def start(
         self, kind: PipelineKind, ids: Sequence[int], request: Request, **changes: Any
     ) -> "openvino_genai.GenerationHandle":
-        pipeline, prompt = self.get(kind), self.prompt(ids)
+        pipeline = self.get(kind)
         with self.drop_on_failure(kind):
-            return pipeline.add_request(next(_request_ids), prompt, generation_config(pipeline, request, **changes))
+            return pipeline.add_request(
+                next(_request_ids), as_tensor(ids), generation_config(pipeline, request, **changes)
+            )
 
     def step(self, kind: PipelineKind) -> None:
         with self.drop_on_failure(kind):
@@ -118,10 +115,6 @@ class Pipelines:
                 "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
             )
         return Output(tuple(ids), tuple(log_probabilities), finish_reason)
-
-    def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
-        """Return a prompt in the form that the pipelines accept: ids, or text if the target is exported in parts."""
-        return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
 
     @contextmanager
     def drop_on_failure(self, kind: PipelineKind) -> Iterator[None]:
@@ -175,7 +168,8 @@ class Pipelines:
                 ) from error
             if kind == "model" and self.pair.head is not None:
                 message = f"The head {require_draft(self.pair).name!r} does not fit {target.name!r}"
-                raise PairError.of(error, message, _HEAD_ADVICE[self.pair.head]) from error
+                advice = "choose the target it was trained for, which must have at least ten layers"
+                raise PairError.of(error, message, advice) from error
             message = f"OpenVINO cannot load {target.name!r} on {device}"
             raise LoadError.of(error, message, "export it again") from error
 
