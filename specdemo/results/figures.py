@@ -66,7 +66,8 @@ def bars(
 
 # Charts that grow during a race.
 
-_ROUND = {"unifiedhovertitle": {"text": "round %{x}"}}
+# ten rounds at least, so that ticks are whole numbers from the first round on
+_ROUND = {"unifiedhovertitle": {"text": "round %{x}"}, "autorangeoptions": {"include": 10}}
 
 
 def _grow(make: Callable[..., Trace], name: str, colour: str, side: str, x: str, y: str, **style: Any) -> Trace:
