@@ -20,7 +20,7 @@ from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import changed_settings, pair_settings
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.records import MAX_CONCURRENCY, ModelPair, Record
-from specdemo.settings import Checked, GenerationSettings, RuntimeSettings
+from specdemo.settings import Checked, GenerationSettings
 from specdemo.strategies import STRATEGIES
 
 ALL, SAME = "all", "same"  # every strategy that the pair supports; those of the same engine and drafter
@@ -29,12 +29,9 @@ MAX_REPEATS = 1000  # bounds the time and the file of a run
 MAX_MINUTES = 24 * 60  # a day
 MAX_REPEATS_IN_TIME = 12  # within a time limit: more would hardly narrow an interval that covers prompts and drift
 # conditions rather than choices: the fastest setting is looked for under each of them
-CONDITIONS = ("temperature", "precision", "concurrency")
-# runtime settings, by what has them
-PRECISIONS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}
+CONDITIONS = ("temperature", "concurrency")
 # the axis of a strategy's number; the field of `Axes` is its plural
 _AXES = {"num_assistant_tokens": "lookahead", "assistant_confidence_threshold": "threshold"}
-_AS_LOADED = "as loaded"
 
 
 class Variant(Record):
@@ -43,17 +40,11 @@ class Variant(Record):
     name: str
     values: dict[str, float | str]
     settings: GenerationSettings
-    runtime: RuntimeSettings
 
     @property
     def concurrency(self) -> int | None:
         """Requests decoded at once; None if they run one at a time, between plain runs."""
         return int(self.values["concurrency"]) if "concurrency" in self.values else None
-
-    @property
-    def session(self) -> str:
-        """Name of the engine as loaded."""
-        return f"{self.settings.engine} {self.values.get('precision', '')}".strip()
 
 
 class Axes(Checked):
@@ -67,9 +58,6 @@ class Axes(Checked):
         "same: those of the same engine and drafter",
     )
     temperatures: tuple[float, ...] = Field((), description="such as 0,0.4,0.8; 0 is greedy decoding")
-    precisions: tuple[str, ...] = Field(
-        (), description="such as 'as loaded,target bf16,cache u8', of target, draft and cache; join several with +"
-    )
     concurrency: tuple[int, ...] = Field(
         (), max_length=MAX_CONCURRENCY, description="numbers of requests at once, such as 1,2,4,8"
     )
@@ -96,7 +84,6 @@ def grid(
     lists = [
         _strategies(pair, settings, axes, preset),
         [_Alternative({"temperature": each}, _sampling(each), f"temperature {each:g}") for each in axes.temperatures],
-        [_Alternative({"precision": name}, _precision(name), name) for name in axes.precisions],
         [_Alternative({"concurrency": number}, {}, f"concurrency {number}") for number in axes.concurrency],
     ]
     combinations = [*product(*filter(None, lists))]
@@ -120,21 +107,17 @@ def grid(
 
 def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequence[_Alternative]) -> Variant:
     changes = {name: value for alternative in alternatives for name, value in alternative.changes.items()}
-    runtime = {name: changes.pop(name) for name in PRECISIONS.values() if name in changes}
     chosen = changed_settings(pair, settings, **changes)
     return Variant(
         name=", ".join(alternative.name for alternative in alternatives) or chosen.strategy.description,
         values={axis: value for alternative in alternatives for axis, value in alternative.values.items()},
         settings=chosen,
-        runtime=RuntimeSettings.checked(**pair.runtime.model_dump() | runtime),
     )
 
 
 def _check(pair: ModelPair, variant: Variant) -> None:
     """Check that the pair supports a variant, before anything is loaded."""
     settings, concurrency = variant.settings, variant.concurrency
-    if variant.runtime != pair.runtime and pair.target.server is not None:
-        raise SettingsError("A server chose its precision when it was started; choose a pair on this machine.")
     if concurrency is None:
         check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
         return
@@ -207,18 +190,6 @@ def _sampling(temperature: float) -> dict[str, Any]:
     return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
 
-def _precision(name: str) -> dict[str, str]:
-    """Runtime settings of a precision such as "cache u8" or "target bf16 + draft f32"."""
-    changes: dict[str, str] = {}
-    for entry in [] if name == _AS_LOADED else name.split("+"):
-        part, _, precision = entry.strip().partition(" ")
-        if part not in PRECISIONS or not precision:
-            parts = ", ".join(PRECISIONS)
-            raise SettingsError(f"{quoted(entry.strip())} is not a precision of {parts}; write such as 'cache u8'.")
-        changes[PRECISIONS[part]] = precision
-    return changes
-
-
 class Group(NamedTuple):
     """Runs that share their plain neighbours: a prompt in one repeat, and the variants in the `order` to run them.
     Without a prompt, all of them are decoded at the variants' concurrency.
@@ -232,9 +203,7 @@ class Group(NamedTuple):
 class Stage(NamedTuple):
     """Groups that need the same engine, and the share of the time limit until which they may run."""
 
-    session: str
     engine: EngineName
-    pair: ModelPair
     groups: Sequence[Group]
     until: float
 
@@ -269,7 +238,7 @@ class Plan:
         """GenAI keeps one speculative pipeline, so each drafter has its own stage."""
         kinds: dict[tuple[str, str, bool], list[Variant]] = {}
         for variant in self.variants.values():
-            kind = variant.session, variant.settings.drafter, variant.concurrency is not None
+            kind = variant.settings.engine, variant.settings.drafter, variant.concurrency is not None
             kinds.setdefault(kind, []).append(variant)
         done = 0
         for variants in kinds.values():
@@ -277,14 +246,12 @@ class Plan:
             yield self._stage(variants, done / len(self.variants))
 
     def _stage(self, variants: Sequence[Variant], until: float) -> Stage:
-        first = variants[0]
         groups = [
             Group(repeat, task, order)
             for repeat in range(self.repeats)
             for task, order in self._shuffled(variants, Random(repeat))  # every stage begins with the same prompts
         ]
-        pair = self.pair.model_copy(update={"runtime": first.runtime})
-        return Stage(first.session, first.settings.engine, pair, groups, until)
+        return Stage(variants[0].settings.engine, groups, until)
 
     def _shuffled(self, variants: Sequence[Variant], random: Random) -> Iterator[tuple[Task | None, Sequence[str]]]:
         """Yield every prompt or, of several requests at once, every concurrency, each with its variants."""

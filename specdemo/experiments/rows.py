@@ -67,7 +67,7 @@ class EngineFacts(Record):
 
 class Result(Record):
     """Rows of an experiment, finished or not. `settings` are those that do not vary. `total` rows make it complete; a
-    time limit lowers it at the end. `engines` holds facts by session.
+    time limit lowers it at the end. `engines` holds facts by engine.
     """
 
     pair: ModelPair
@@ -197,7 +197,7 @@ def measure(
     costs, which are not measured again. Closes engines
     that `load` returned, unless `keep`. SpecdemoError: an engine failed, or nothing could be measured.
     """
-    state, session = _Measurement(plan, stop, began), ""
+    state, loaded = _Measurement(plan, stop, began), ""
     yield state.progress("starting")
     with ExitStack() as engines:
         for stage in plan.stages():
@@ -205,15 +205,15 @@ def measure(
                 return
             if state.rows and state.over(stage.until):  # while the engine of another was loaded
                 continue
-            if session != stage.session:
-                yield state.progress(f"loading {stage.session}")
+            if loaded != stage.engine:
+                yield state.progress(f"loading {stage.engine}")
                 engines.close()
-                engine, session = load(stage.engine, stage.pair), stage.session
+                engine, loaded = load(stage.engine, plan.pair), stage.engine
                 if not keep:
                     engines.callback(engine.close)
                 yield state.progress("measuring step costs")
                 costs = known or state.costs(engine)
-            state.facts[stage.session] = EngineFacts(environment=engine.environment, costs=costs)
+            state.facts[stage.engine] = EngineFacts(environment=engine.environment, costs=costs)
             yield state.progress("warming up")
             for _ in state.run(stage, engine, costs):
                 yield state.progress(f"measuring {state.reach}".rstrip())
@@ -241,14 +241,14 @@ class _Measurement:
         self.rows: list[Row] = []
         self.facts: dict[str, EngineFacts] = {}
         self.began = perf_counter() if began is None else began
-        self.warm: tuple[str, str] | None = None  # session and drafter of what was warmed up last
+        self.warm: tuple[str, str] | None = None  # engine and drafter of what was warmed up last
         self.answers: dict[tuple[str, ...], str] = {}  # the target's own, by system prompt and all turns so far
 
     def run(self, stage: Stage, engine: Engine, costs: Costs | None) -> Iterator[Row]:
         def over() -> bool:  # not before the first row of all
             return self.stop() or (bool(self.rows) and self.over(stage.until))
 
-        kind = stage.session, self.plan.variants[stage.groups[0].order[0]].settings.drafter
+        kind = stage.engine, self.plan.variants[stage.groups[0].order[0]].settings.drafter
         if stage.groups[0].task is not None and kind != self.warm:
             self.warm = kind
             candidates = (self.plan.variants[name].settings for name in sorted(stage.groups[0].order))
@@ -280,8 +280,8 @@ class _Measurement:
     def fit(self, plain: Run) -> None:
         """Shorten runs until the time allows `MIN_TRIALS` of each variant, by the pace of a plain run."""
         plan, number = self.plan, len(self.plan.variants)
-        tokens, sessions = plan.settings.max_new_tokens, len({variant.session for variant in plan.variants.values()})
-        left = (plan.minutes or 0) * 60 - self.seconds * sessions  # each takes as long to load
+        tokens, engines = plan.settings.max_new_tokens, len({each.settings.engine for each in plan.variants.values()})
+        left = (plan.minutes or 0) * 60 - self.seconds * engines  # each takes as long to load
         step = metrics.decode_seconds(plain) / max(len(plain.rounds), 1)
 
         def trials_for(tokens: int) -> float:  # a trial is a speculative run and a plain one

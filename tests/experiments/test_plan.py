@@ -29,11 +29,10 @@ def test_strategies_and_their_numbers_share_an_axis_and_others_are_combined_with
 
 
 def test_variants_have_the_settings_that_they_name() -> None:
-    found = grid(PAIR, SETTINGS, Axes(lookaheads=(3,), temperatures=(0.5,), precisions=("cache u8 + draft f32",)))
+    found = grid(PAIR, SETTINGS, Axes(lookaheads=(3,), temperatures=(0.5,)))
     (variant,) = found.values()
     assert (variant.settings.num_assistant_tokens, variant.settings.temperature) == (3, 0.5)
     assert variant.settings.do_sample
-    assert (variant.runtime.kv_cache_precision, variant.runtime.draft_precision) == ("u8", "f32")
     (cold,) = grid(PAIR, SETTINGS.model_copy(update={"do_sample": True}), Axes(temperatures=(0,))).values()
     assert not cold.settings.do_sample
 
@@ -61,9 +60,6 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
         (SETTINGS, {"strategies": ["magic"]}, "no strategy 'magic'"),
         (SETTINGS, {"strategies": ["traced auto"], "lookaheads": [2]}, "A lookahead has no effect with traced auto"),
         (GenerationSettings.checked(engine="traced", drafter="suffix"), {"lookaheads": [2]}, "do not affect"),
-        (SETTINGS, {"precisions": ["fast"]}, "'fast' is not a precision"),
-        (SETTINGS, {"precisions": ["cache"]}, "'cache' is not a precision"),
-        (SETTINGS, {"precisions": ["clock u8"]}, "'clock u8' is not a precision"),
         (SETTINGS, {"concurrency": [2]}, "one request at a time"),
         (GENAI, {"concurrency": [0]}, "from 1 to 256"),
         (GENAI.model_copy(update={"do_sample": True}), {"concurrency": [2]}, "switch sampling off"),
@@ -80,12 +76,6 @@ def test_impossible_plans_are_refused(settings: GenerationSettings, axes: dict[s
         names(settings, **axes)
 
 
-def test_a_server_has_one_precision() -> None:
-    served = PAIR.model_copy(update={"target": PAIR.target.model_copy(update={"server": "llama.cpp"})})
-    with pytest.raises(SettingsError, match="A server chose its precision"):
-        names(SETTINGS.model_copy(update={"engine": "server", "policy": "server"}), served, precisions=["cache u8"])
-
-
 def plan(**options: Any) -> Plan:
     return Plan(PAIR, TASKS, SETTINGS, grid(PAIR, SETTINGS, Axes(lookaheads=(1, 2, 3))), **options)
 
@@ -95,7 +85,7 @@ def test_drafters_and_engines_have_stages_of_their_own_that_share_the_time() -> 
         PAIR, SETTINGS, Axes(strategies=("traced constant", "traced lookup", "genai constant", "traced auto"))
     )
     stages = [*Plan(PAIR, TASKS, SETTINGS, variants, minutes=1).stages()]
-    assert [(stage.session, sorted(stage.groups[0].order)) for stage in stages] == [
+    assert [(stage.engine, sorted(stage.groups[0].order)) for stage in stages] == [
         ("traced", ["traced auto", "traced constant"]),
         ("traced", ["traced lookup"]),
         ("genai", ["genai constant"]),

@@ -78,11 +78,13 @@ def test_each_precision_is_loaded_in_turn_and_closed() -> None:
             events.append("closed")
 
     def loads(name: EngineName, pair: ModelPair) -> ScriptedEngine:
-        events.append(pair.runtime.kv_cache_precision)
+        events.append(name)
         return Engine()
 
-    finished(plan(variants=grid(PAIR, SETTINGS, Axes(precisions=("as loaded", "cache u8"))), repeats=1), loads)
-    assert events == ["default", "closed", "u8", "closed"]
+    finished(
+        plan(variants=grid(PAIR, SETTINGS, Axes(strategies=("traced constant", "genai constant"))), repeats=1), loads
+    )
+    assert events == ["traced", "closed", "genai", "closed"]
 
 
 def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
