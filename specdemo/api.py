@@ -232,7 +232,6 @@ def compare(
 
 
 def _bar(shown: bool | None, **options: Any) -> Any:
-    """Return a progress bar on standard error."""
     shown = sys.stderr.isatty() or "ipykernel" in sys.modules if shown is None else shown
     return tqdm(disable=not shown, leave=False, **options)
 

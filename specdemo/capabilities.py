@@ -112,13 +112,11 @@ def local_engines() -> tuple[EngineName, ...]:
 
 
 def live_parameters() -> tuple[str, ...]:
-    """Return the settings that can be changed during a run: those of strategies that some engine runs live."""
     live = (STRATEGIES[strategy] for engine in ENGINES.values() for strategy in engine.live)
     return tuple(dict.fromkeys(name for strategy in live for name in strategy.parameters()))
 
 
 def partly_supported() -> frozenset[str]:
-    """Return the settings that some engine refuses."""
     return frozenset[str]().union(*(engine.unsupported for engine in ENGINES.values()))
 
 

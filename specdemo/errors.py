@@ -138,7 +138,6 @@ def messages_of(error: BaseException | None) -> str:
 
 
 def known_cause(error: BaseException) -> tuple[str, str] | None:
-    """Return the reason for an exception, if known, and what to do about it."""
     for link in _chain_of(error):
         if isinstance(link, MemoryError):
             return _MEMORY

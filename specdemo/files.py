@@ -150,7 +150,6 @@ def list_folder(folder: Path) -> list[Path]:
 
 
 def nearest_folder(path: Path) -> Path:
-    """Return the path, or its closest ancestor that is a folder."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 

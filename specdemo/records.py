@@ -359,7 +359,6 @@ class SettingsUpdate(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def label(self) -> str:
-        """The new values in words, such as "lookahead 6"."""
         titles = {name: field.title or name for name, field in Parameters.model_fields.items()}
         return ", ".join(f"{titles[name].lower()} {value:g}" for name, value in self.values.items() if name in titles)
 

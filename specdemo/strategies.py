@@ -312,5 +312,4 @@ def strategy_of(drafter: str, policy: str) -> type[Strategy] | None:
 
 
 def parameters() -> frozenset[str]:
-    """Return the settings that affect some strategies only."""
     return frozenset(name for strategy in STRATEGIES.values() for name in strategy.parameters())

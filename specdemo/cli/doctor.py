@@ -91,7 +91,6 @@ def _without_user(path: Path) -> str:
 
 
 def measured(pair: ModelPair) -> Iterator[str]:
-    """Yield the pair's step costs and the speedups that they allow, or why they could not be measured."""
     try:
         with Pair(pair) as opened, progress("loading") as show:
             began = perf_counter()

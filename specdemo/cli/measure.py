@@ -135,7 +135,6 @@ def _values(axis: str, text: str) -> list[Any]:
 
 
 def _report(result: Result, path: str | None) -> None:
-    """Print the report, or everything as JSON; write its files, if there is a path."""
     measured = build_report(result)
     if path == "-":
         write_json(measured.data(), "-", indent=None)

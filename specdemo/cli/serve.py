@@ -41,7 +41,6 @@ def add_to(commands: Commands) -> None:
 
 
 def host_name(text: str) -> str:
-    """Parse a host name, or a pattern for all subdomains, for argparse."""
     if not re.fullmatch(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a host name; give it without scheme and port")
     return text

@@ -74,7 +74,6 @@ def print_race(console: Console, comparison: Comparison) -> None:
 
 
 def print_figures(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
-    """Print everything but the headline."""
     summary = summarise(comparison)
     agreement = f"{summary.agreement.capitalize()}."
     for sentence in filter(None, (summary.sentence, summary.certain, agreement)):

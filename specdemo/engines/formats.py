@@ -19,7 +19,6 @@ def reports_probabilities(request: Request) -> bool:
 
 
 def genai(request: Request) -> Fields:
-    """Return fields of OpenVINO GenAI's `GenerationConfig`."""
     sampling = request.sampling
     fields: Fields = {
         "max_new_tokens": request.max_new_tokens,

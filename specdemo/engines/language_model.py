@@ -80,7 +80,6 @@ class LanguageModel:
             release_mapped_weights()  # the trial has packed them
 
     def use_layout(self, layout: Layout | None) -> None:
-        """Switch to a layout, and drop passes compiled for another one."""
         if layout != self.layout:
             self.layout = layout
             self._fixed.clear()
@@ -152,7 +151,6 @@ class LanguageModel:
         return openvino.Core().compile_model(model, self._device, self._properties)
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> CachedSequence:
-        """Return a new, empty sequence with room for `capacity` tokens; it grows if needed."""
         sequence: CachedSequence
         if self.paged:
             # where compiling failed, for example because positions have another form, passes stay dynamic

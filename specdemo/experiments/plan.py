@@ -116,7 +116,6 @@ def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequen
 
 
 def _check(pair: ModelPair, variant: Variant) -> None:
-    """Check that the pair supports a variant, before anything is loaded."""
     settings, concurrency = variant.settings, variant.concurrency
     if concurrency is None:
         check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
@@ -229,7 +228,6 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Rows without a time limit."""
         single = sum(variant.concurrency is None for variant in self.variants.values())
         per_repeat = single * len(self.tasks) + len(self.variants) - single
         return per_repeat * self.repeats
@@ -254,7 +252,6 @@ class Plan:
         return Stage(variants[0].settings.engine, groups, until)
 
     def _shuffled(self, variants: Sequence[Variant], random: Random) -> Iterator[tuple[Task | None, Sequence[str]]]:
-        """Yield every prompt or, of several requests at once, every concurrency, each with its variants."""
         by_concurrency: dict[int | None, list[str]] = {}
         for variant in sorted(variants, key=lambda variant: variant.name):
             by_concurrency.setdefault(variant.concurrency, []).append(variant.name)
@@ -285,7 +282,6 @@ class Preset:
     minutes: float | None = None
 
     def settings(self, pair: ModelPair, **chosen: Any) -> GenerationSettings:
-        """Return the pair's defaults, with the settings that this measurement needs."""
         local = self.engine is not None and pair.target.server is None
         needed = {"engine": self.engine, "policy": "constant"} if local else {}
         return pair_settings(pair, **needed | chosen)

@@ -106,13 +106,11 @@ def _frame(texts: dict[Side, _Text], summary: Summary, seconds: float, at: float
 
 
 def _write(draw: ImageDraw.ImageDraw, text: str, x: int, y: int, size: int, colour: str) -> None:
-    """Write a text in at most two lines."""
     lines = wrap(text, round((WIDTH - x - _EDGE) / _font(size).getlength("n")))[:2]
     draw.multiline_text((x, y), "\n".join(lines), colours()[colour], _font(size), spacing=4)
 
 
 def _pane(rows: list[list[PlacedWord]]) -> Image.Image:
-    """Draw a text, scrolled to its end."""
     image = Image.new("RGB", _PANE, colours()["card"])
     draw = ImageDraw.Draw(image)
     words = [word for row in rows for word in row]

@@ -60,7 +60,6 @@ def replay(comparison: Comparison) -> bytes:
 
 
 def markdown(comparison: Comparison) -> bytes:
-    """Return the result in ten lines, for an issue or a forum."""
     summary, used, pair = summarise(comparison), comparison.environment, comparison.pair
     models = {role: model for role, model in (("target", pair.target), ("draft", pair.draft)) if model is not None}
     settings = [(name, value) for name, value in comparison.settings if value != getattr(pair_settings(pair), name)]

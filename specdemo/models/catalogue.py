@@ -107,7 +107,6 @@ class Entry(Record):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory of the pair in the default engine."""
         draft = self.draft.disk_bytes if self.draft is not None else 0
         return memory_needed(self.target.disk_bytes, draft, DEFAULT_ENGINE)
 
@@ -144,7 +143,6 @@ def models_dir(directory: Path | None = None) -> Path:
 
 
 def cached_folders() -> dict[str, Path]:
-    """Return the newest complete folder of each model in the Hub's cache, by repository."""
     newest = {name: _first_complete(snapshots(storage)) for name, storage in repositories_in(hub_cache())}
     return {name: folder for name, folder in newest.items() if folder is not None}
 
@@ -252,7 +250,6 @@ def default_pair(**runtime: Any) -> ModelPair:
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
-    """Return a pair, or a target alone."""
     check_target(target)
     if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
@@ -295,7 +292,6 @@ def is_source(model: Model, source: Source) -> bool:
 
 
 def default_runtime(target: Model, **chosen: Any) -> RuntimeSettings:
-    """Return a target's defaults updated with `chosen`."""
     return RuntimeSettings.checked(**defaults_of(target).runtime.model_dump() | chosen)
 
 

@@ -64,7 +64,6 @@ class PairReport(Record):
 
 
 def check_pair(target: Model, draft: Model | None) -> PairReport:
-    """Compare the two tokenizers, and the required with the free memory."""
     check_target(target)
     free = memory_free()
     if target.server is not None:

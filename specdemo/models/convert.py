@@ -24,7 +24,6 @@ _PACKING_SHARE, _NETWORK_SHARE = (
 
 
 def store(path: Path, work: Path, form: WeightsForm, report: Callable[[float], None] = lambda _: None) -> None:
-    """Convert a file in a new folder; `report` the share that is done."""
     header = read_header(path)
     check_readable(header)
     work.mkdir()
@@ -41,7 +40,6 @@ def store(path: Path, work: Path, form: WeightsForm, report: Callable[[float], N
 
 
 def configuration(header: Header) -> dict[str, Any]:
-    """Return what is read of a model's `config.json`; values missing in the file are left out."""
     family, integer = header.family, header.integer
     heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
     values = {

@@ -161,7 +161,6 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """Return every device of this machine, and AUTO, which lets OpenVINO choose."""
     import openvino
 
     names = openvino.Core().available_devices

@@ -149,7 +149,6 @@ class _Network(NamedTuple):
 
 
 def _read_network(path: Path, stem: str) -> _Network:
-    """Read a network's XML, and check that its .bin file is long enough."""
     constants, logits, modes, stateful = [], None, set[str](), False
     try:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
@@ -189,7 +188,6 @@ def _name_precision(sizes: Counter[str]) -> str:
 
 
 def _has_chat_template(path: Path) -> bool:
-    """Whether a chat template is in any of the places where GenAI looks."""
     if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
         return True
     settings = path / "tokenizer_config.json"

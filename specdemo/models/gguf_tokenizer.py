@@ -43,7 +43,6 @@ _WORD_CACHE = 20_000  # as in GenAI's reader
 
 
 def write_tokenizer(file: Path, header: Header, folder: Path) -> None:
-    """Write the tokenizer and the detokenizer."""
     pipeline = TokenizerPipeline()
     pipeline.add_steps(_steps(file, header))
     model, detokenizer = pipeline.get_tokenizer_ov_subgraph(), pipeline.get_detokenizer_ov_subgraph()

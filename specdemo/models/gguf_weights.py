@@ -62,7 +62,6 @@ Pack = Callable[[Bytes, Tensor], _Stored]  # of some rows
 
 class Weights:
     def __init__(self, path: Path, header: Header, form: WeightsForm, report: Callable[[float], None]) -> None:
-        """`report` gets the share of the file that is packed."""
         self._header, self._form, self._report = header, form, report
         self._read, self._bytes = 0, sum(tensor.bytes for tensor in header.tensors)
         self._file = np.memmap(path, np.uint8, "r")
@@ -191,7 +190,6 @@ def _unpacked(raw: Bytes, tensor: Tensor) -> Floats:
 
 
 def _rounded(raw: Bytes, tensor: Tensor) -> _Stored:
-    """Round to int8 in groups."""
     values = _unpacked(raw, tensor)
     rows, columns = values.shape
     size = next((size for size in INT8_GROUPS if columns % size == 0), columns)

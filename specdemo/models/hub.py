@@ -131,7 +131,6 @@ def download_source(
 
 
 def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | Path]:
-    """Yield the plan, of at most `free` bytes, then the downloaded folder or GGUF file."""
     try:
         yield from _fetch(repository, gguf, revision, free)
     except (ModelError, FetchError):

@@ -58,7 +58,6 @@ class Library(Record):
 
 
 def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Library:
-    """Return all models on this machine, beginning with `first`; `directory` replaces the user's own."""
     catalogued, _ = _inspect_all(
         (source.name, path)
         for entry in catalogue()
@@ -172,7 +171,6 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
 
 
 def draft_for(target: Model, directory: Path | None = None) -> Model | None:
-    """Return the draft that fits a target best, in the library or beside the target's file."""
     beside = list[Model]()
     if target.path is not None and target.path.is_file():
         beside, _ = _inspect_all((file.name, file) for file in gguf_files(target.path.parent, depth=0))
@@ -188,7 +186,6 @@ _OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 
 def other_programs_files() -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of every GGUF file of other programs, without duplicates."""
     files = set()
     for name, path in islice(_all_gguf_files(), _MAX_FILES):
         with suppress(OSError):
@@ -199,7 +196,6 @@ def other_programs_files() -> Iterator[tuple[str, Path]]:
 
 
 def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the GGUF files in a folder and `depth` levels below it, sorted by name."""
     deadline, pending = monotonic() + _SEARCH_SECONDS, [(folder, depth)]
     while pending and monotonic() < deadline:
         current, levels = pending.pop(0)

@@ -93,7 +93,6 @@ class _RoundCost(NamedTuple):
 
 
 def _races(engine: Engine) -> list[tuple[int, ...]]:
-    """Lookaheads measured together."""
     if _drafts(engine) and Constant.name in ENGINES[engine.name].live:
         return [SHORT_LOOKAHEADS, LONG_LOOKAHEADS]
     return [(lookahead,) for lookahead in (*SHORT_LOOKAHEADS, *LONG_LOOKAHEADS)]
@@ -163,7 +162,6 @@ def _text(engine: Engine, tokens: int) -> str:
 
 
 def _table(rounds: Sequence[_RoundCost]) -> Costs:
-    """Interpolate the lookaheads between those measured."""
     step, lookaheads = mean(one.plain_step for one in rounds), range(max(one.lookahead for one in rounds) + 1)
     measured = [0, *(one.lookahead for one in rounds)]
     verify = step * np.interp(lookaheads, measured, [1, *(one.verify for one in rounds)])
@@ -172,7 +170,6 @@ def _table(rounds: Sequence[_RoundCost]) -> Costs:
 
 
 def save_costs(engine: Engine, costs: Costs) -> None:
-    """Keep step costs, if there is a writable folder."""
     with suppress(SpecdemoError):
         place = _place(engine.name, engine.pair)
         writable(place.parent, "Step costs")

@@ -218,7 +218,6 @@ class Worker:
         return self.run(job, cancelled)
 
     def update_settings(self, cancelled: ThreadEvent, settings: LiveSettings) -> None:
-        """Change the settings of the job with this event from its next round on, if it is running and can follow."""
         with self._live_lock:
             if self._current is cancelled:
                 self._live_settings[:] = [settings.get(name, math.nan) for name in self._live_names]
@@ -250,7 +249,6 @@ class Worker:
         yield from self._do(job, cancelled, lambda: cancelled.is_set() or bool(self._waiting))
 
     def _do(self, job: Job, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
-        """Run a job whose turn has come until it ends or is `unwanted`."""
         abandoned = False
         try:
             if not self._child.process.is_alive():
@@ -277,7 +275,6 @@ class Worker:
                 self._busy.release()
 
     def _finish(self, messages: Iterator[Any]) -> None:
-        """Wait for a stopped job to end, then let the next one begin."""
         try:
             _drain(messages)
         finally:

@@ -166,7 +166,6 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
 
 
 def drafted(step: Round) -> int:
-    """Return the number of proposals that a draft made."""
     return sum(not token.copied for token in step.proposed or ())
 
 

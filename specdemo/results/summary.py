@@ -46,7 +46,6 @@ class Summary:
 
     @property
     def line(self) -> str:
-        """Headline and expectation in one line, for a terminal."""
         return f"{f'{self.headline} {self.pooled}'.strip()}. {self.expectation}".rstrip()
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +82,6 @@ def summarise(comparison: Comparison) -> Summary:
 
 
 def _models(comparison: Comparison) -> str:
-    """Name the pair; only its target if nothing else drafted."""
     drafted = comparison.settings.strategy.drafter.model
     return comparison.pair.name if drafted else comparison.pair.target.name
 

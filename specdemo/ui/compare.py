@@ -226,7 +226,6 @@ class CompareTab:
         self._connect_exports()
 
     def prepare(self, event: Any) -> None:
-        """Get the engine ready after an event."""
         event.then(self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **AT_ONCE)
 
     def _add_prompt(self) -> None:

@@ -69,7 +69,6 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
 
 
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
-    """Return, for each control, whether it has an effect."""
     available = [*strategies(engine, pair.draft_kind, drafter)]
     allowed = {strategy.policy.name for strategy in available}
     chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value

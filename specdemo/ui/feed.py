@@ -76,7 +76,6 @@ def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
 
 
 def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
-    """The Anatomy tab's charts and tables, as parts of a board (`board.js`)."""
     sources = metrics.acceptance_by_source(comparison.speculative)
     return [
         *(

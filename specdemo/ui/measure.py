@@ -36,14 +36,12 @@ EMPTY_BOARD = "[]"
 
 
 def board(progress: Progress[Result]) -> str:
-    """Return the parts of the board as JSON; `board.js` shows each on a card."""
     if not progress.result.measured:
         return EMPTY_BOARD
     return json.dumps(build_report(progress.result).board(), ensure_ascii=False)
 
 
 def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
-    """Return an update of the variants: all that the pair supports, all ticked."""
     try:
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
     except SpecdemoError as error:
@@ -215,7 +213,6 @@ _READ_FAILURE = {"what": "This file cannot be read", "otherwise": "choose one wi
 
 
 def preview(path: str | None) -> Iterator[list[str]]:
-    """Yield updates of the prompts read from a file, if any."""
     if path is None:
         yield [_PROMPTS_HINT]
         return

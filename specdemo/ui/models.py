@@ -204,7 +204,6 @@ class ModelsTab:
         return stored_choices()
 
     def report(self, target: str, draft: str) -> Updates:
-        """Describe a pair without loading it. "Use this pair" is disabled if it cannot run."""
         models, fits = self._registry.models(), False
         description = offer = ""
         try:
@@ -220,7 +219,6 @@ class ModelsTab:
         return {self._report: description, self._offer: offer, self._use: gr.update(interactive=fits)}
 
     def _defaults(self, target: str) -> dict[str, Any]:
-        """Return a target's default runtime settings, without the devices."""
         return self._registry.default_runtime(target).model_dump(include=set(_DEFAULT_NAMES))
 
 

@@ -27,7 +27,6 @@ _TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(
 
 
 def html(part: str, *values: Any) -> str:
-    """Render a part of `parts.html`."""
     return str(getattr(_TEMPLATE, part)(*values))
 
 
@@ -112,7 +111,6 @@ def _facts(source: Source) -> str:
 def _actions(
     entry: Entry, present: Sequence[bool], *, downloads: bool, own_directory: bool
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return buttons, as pairs of action and label, and commands."""
     if all(present):
         return [("select", "Use this pair")], []
     missing = [source for source, on_disk in zip(entry.sources, present, strict=True) if not on_disk]
@@ -139,7 +137,6 @@ _NO_DRAFT = "No matching draft. Use prompt lookup, or see docs/drafts.md for how
 
 
 def report_html(report: PairReport) -> str:
-    """Render a table with a column for each model, and remarks below it."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = {
         "": ["target", "draft"][: len(models)],

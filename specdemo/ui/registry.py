@@ -30,12 +30,10 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name has the form of a model or a GGUF file on the Hub."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
 
 
 def _draft_name(target: Model, models: dict[str, Model]) -> str:
-    """Return the name of the draft that fits best; empty if none does."""
     draft = fitting_draft(target, models.values())
     return draft.name if draft is not None else ""
 
@@ -133,7 +131,6 @@ class Registry:
             yield texts | dict.fromkeys(("models", "notes", "reason", "commands"), ())
 
     def offer(self, name: str) -> str:
-        """Render the offer to download a model; empty if it cannot be downloaded."""
         return html("offer", name) if self.downloads and is_hub_name(name) else ""
 
     def download(self, visitor: str, name: str) -> Iterator[str]:

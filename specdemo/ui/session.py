@@ -207,7 +207,6 @@ class Sessions:
 
 
 def as_failure(error: Exception, what: str) -> SpecdemoError:
-    """Make any other error the cause of an EngineError."""
     if isinstance(error, SpecdemoError):
         return error
     failure = EngineError.of(error, what)

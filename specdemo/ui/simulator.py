@@ -17,7 +17,6 @@ _NO_VALUES = "Run a comparison first, one that shows its proposals and what they
 
 
 def simulator(finished: gr.State) -> None:
-    """`finished`: the visitor's last run."""
     labels = (
         "Acceptance α of a proposal after accepted ones",
         "Draft cost c, in plain steps",
@@ -40,7 +39,6 @@ def simulator(finished: gr.State) -> None:
 
 
 def _last(finished: FinishedRun | None) -> list[Any]:
-    """Return updates of message and sliders."""
     if finished is None or finished.measured is None:
         return [notice(_NO_VALUES), *[gr.skip()] * len(_LIMITS)]
     values = zip(finished.measured.values, _LIMITS, strict=True)

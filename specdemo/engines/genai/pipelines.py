@@ -73,7 +73,6 @@ class Pipelines:
             self.get("plain")
 
     def get(self, kind: PipelineKind, *, concurrent: bool = False) -> openvino_genai.ContinuousBatchingPipeline:
-        """Return the pipeline of this kind, built if necessary; `concurrent` allows several requests at once."""
         if concurrent and not self._concurrent:
             self._loaded.clear()
             self._concurrent = True

@@ -145,7 +145,6 @@ class Client:
 
     @contextmanager
     def checking_format(self) -> Iterator[None]:
-        """Raise a ServerError if reading the server's data fails in this block."""
         try:
             yield
         except failures.ExcessError as error:

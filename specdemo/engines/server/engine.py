@@ -130,7 +130,6 @@ def _environment(dialects: list[Dialect]) -> Environment:
 
 
 def dialect_of(client: Client, server: Server) -> Dialect:
-    """Return the protocol to use with a server: OpenAI's, unless it proves to be llama.cpp."""
     if server.kind == "llama.cpp":
         return LlamaCpp(client, server.model)
     detected = LlamaCpp.detect(client, server.model) if server.kind is None else None

@@ -67,8 +67,6 @@ HttpRequest = tuple[str, dict[str, Any], Callable[[float], Reader]]  # a path, a
 
 
 class Dialect(ABC):
-    """The protocol of one server and model."""
-
     @abstractmethod
     def describe(self) -> Model: ...
 

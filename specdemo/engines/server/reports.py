@@ -51,7 +51,6 @@ class Report(Record):
         return None
 
     def counts(self, tokens: int) -> DraftCounts:
-        """Return the totals for an answer with this many tokens."""
         by_position = tuple(sum(self.histogram[i:]) for i in range(1, len(self.histogram)))
         steps = max(tokens - 1 - self.accepted, 1) if self.steps is None else self.steps
         return DraftCounts(

@@ -99,7 +99,6 @@ class TracedEngine(Engine):
         )
 
     def _compile_passes(self, strategy: Strategy) -> None:
-        """Compile the passes of a strategy's rounds, for both sides, before the clock starts."""
         self._model("plain").compile_lengths(_fixed_lengths(strategy))
         if self._draft is not None and strategy.drafter.model:
             self._draft.compile_lengths(_draft_lengths(self.pair, strategy))
@@ -222,7 +221,6 @@ _Draft = tuple[LanguageModel | None, Tokens | None, HeadModel | None]
 
 
 def _load_models(pair: ModelPair, runtime: RuntimeSettings, default: Strategy | None) -> tuple[LanguageModel, _Draft]:
-    """Load target and draft at the same time, and start compiling the passes of the default strategy's rounds."""
     lengths = _fixed_lengths(default) if default is not None else ()
     draft_lengths = _draft_lengths(pair, default) if default is not None else ()
     draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, draft_lengths)
@@ -233,7 +231,6 @@ def _load_models(pair: ModelPair, runtime: RuntimeSettings, default: Strategy | 
 
 
 def _load_draft(pair: ModelPair, runtime: RuntimeSettings, lengths: Sequence[int]) -> _Draft:
-    """Return the draft's model, its tokens if they differ from the target's, and its head if it is one."""
     if pair.draft is None:
         return None, None, None
     folder, device = folder_of(pair.draft), draft_device(runtime)
@@ -250,7 +247,6 @@ def _load_draft(pair: ModelPair, runtime: RuntimeSettings, lengths: Sequence[int
 
 
 def _tokenizers(pair: ModelPair) -> tuple[Tokenizer, Tokenizer | None]:
-    """Return the target's tokenizer, and the draft's if it is a different one."""
     target, draft = Tokenizer(pair.target), pair.draft
     if draft is None or pair.head == "eagle3":
         return target, None
