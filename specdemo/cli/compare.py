@@ -76,7 +76,7 @@ def _compare(options: argparse.Namespace) -> None:
     pair, settings = _chosen(options)
     if task.system_prompt:
         settings = GenerationSettings.checked(**dict(settings) | {"system_prompt": task.system_prompt})
-    check_files(*(getattr(options, name) for name in ("json", *html.FILE_KINDS)))
+    check_files(options.json, *(getattr(options, name) for name in html.FILE_KINDS))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     check_prompt(Request.of(task.prompt, settings))
     show_conversion(convert_pair(pair), quiet=options.quiet)

@@ -178,11 +178,11 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON; - for standard output")
 
 
-def check_files(*paths: str | None) -> None:
-    """Check before a run that its files can be written. `-` is standard output."""
-    given = [path for path in paths if path not in (None, "-")]
+def check_files(json: str | None, *others: str | None) -> None:
+    """Check before a run that its files can be written; only JSON can go to standard output, as `-`."""
+    given = [path for path in (None if json == "-" else json, *others) if path is not None]
     for path in given:
-        if not path or Path(path).is_dir() or not Path(path).parent.is_dir():
+        if path in ("", "-") or Path(path).is_dir() or not Path(path).parent.is_dir():
             raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
     files = [os.path.realpath(path) for path in given if not path.startswith("/dev/")]
     if len({*files}) < len(files):

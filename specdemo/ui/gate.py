@@ -208,6 +208,7 @@ def _host_name(address: str) -> str:
     """Return the name in a `Host` or behind an origin's scheme; empty for what Gradio could not parse either."""
     try:
         parts = urlsplit(f"//{address}")
-        return (parts.hostname or "").lower() if parts.port != 0 else ""
+        named = parts.port != 0 and parts.netloc == address and "@" not in address  # a name and a port, nothing else
+        return (parts.hostname or "").lower() if named else ""
     except ValueError:
         return ""

@@ -78,6 +78,7 @@ def test_the_headline_counts_its_repeats(tmp_path: Path, capsys: pytest.CaptureF
         ("compare x --device TPU", 2, "This machine has no device 'TPU'"),
         ("compare x --draft d", 2, "--draft needs --target"),
         ("compare x --json /nowhere/run.json", 2, "Cannot write a file at '/nowhere/run.json'"),
+        ("compare x --html -", 2, "Cannot write a file at '-'; choose another path"),
         ("compare x --json run.x --html ./run.x", 2, "Two results would be written to one file"),
         ("compare x --target a --url http://127.0.0.1:9", 2, "are for the server engine"),
         ("compare x --engine genai --plain-url http://127.0.0.1:9", 2, "are for the server engine"),
