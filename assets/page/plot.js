@@ -6,7 +6,7 @@ import { unpack } from "./files.js";
 /** @typedef {import("./rounds.js").Timed} Timed */
 /** @typedef {import("./rounds.js").SideName} SideName */
 /** @typedef {{ data: any[], layout: any }} Figure in the light scheme's colours, without the template */
-/** @typedef {{ script: string, colours: Record<string, string>, template: any, config: any, charts: Record<string, Figure> }} Kit */
+/** @typedef {{ script: string, colours: Record<string, string>, template: any, config: any, charts: Record<string, Figure> }} PageCharts */
 /** @typedef {{ round: number, label: string }} SettingsUpdate */
 
 const [REDRAW_MS, BUSY_MS] = [250, 1000]; // between drawings; while an engine on this machine may compute, at most BUSY_MS
@@ -25,23 +25,23 @@ export function columns({ round: { seconds, draft_seconds, verify_seconds, propo
   };
 }
 
-/** @type {Promise<{ Plotly: any, kit: Kit }> | undefined} */ let loading;
+/** @type {Promise<{ Plotly: any, page: PageCharts }> | undefined} */ let loading;
 
-/** Plotly and its kit, from this file, or from the server once the page has been painted. */
+/** Plotly and the page's charts, from this file, or from the server once the page has been painted. */
 function load() {
   const packed = document.querySelector("#plotly");
   loading ??= (async () => {
     if (!packed) await new Promise((done) => requestIdleCallback(done, { timeout: 2000 }));
-    const kit = JSON.parse(document.querySelector("#kit")?.textContent ?? (await (await fetch(new URL("specdemo/kit.json", document.baseURI))).text()));
+    const page = JSON.parse(document.querySelector("#charts")?.textContent ?? (await (await fetch(new URL("specdemo/charts.json", document.baseURI))).text()));
     if (packed) document.head.append(Object.assign(document.createElement("script"), { textContent: await unpack(packed.textContent ?? "") }));
-    else await import(new URL(kit.script, document.baseURI).href);
-    return { Plotly: /** @type {any} */ (globalThis).Plotly, kit };
+    else await import(new URL(page.script, document.baseURI).href);
+    return { Plotly: /** @type {any} */ (globalThis).Plotly, page };
   })();
   return loading;
 }
 
 export class Chart {
-  /** @param {HTMLElement} element @param {string} [name] of a figure of the kit */
+  /** @param {HTMLElement} element @param {string} [name] of one of the page's charts */
   constructor(element, name) {
     this.element = element;
     this.name = name;
@@ -52,7 +52,7 @@ export class Chart {
     this.xTitle = "";
     this.lastDrawing = ""; // not repeated, which would hide the values that a tap has shown
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
-    /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to a figure of the kit
+    /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to one of the page's charts
     /** @type {any} */ this.plot = element.appendChild(document.createElement("div"));
     this.numbers = element.appendChild(Object.assign(document.createElement("div"), { className: "menu scroll", popover: "auto" }));
     const opener = element.appendChild(Object.assign(document.createElement("button"), { type: "button", className: "numbers", textContent: "Numbers" }));
@@ -86,11 +86,11 @@ export class Chart {
     const { offsetWidth: width, offsetHeight: height } = this.element;
     if (!loaded) this.plot.textContent = "The charts could not be loaded; reload the page.";
     if (!loaded || !width || !height || !(this.figure ?? this.name)) return;
-    const { Plotly, kit } = loaded;
+    const { Plotly, page } = loaded;
     const start = performance.now();
-    const figure = coloured(this.figure ?? kit.charts[this.name ?? ""], kit);
+    const figure = coloured(this.figure ?? page.charts[this.name ?? ""], page);
     this.fill(figure);
-    const { data, layout } = figure, config = { ...kit.config, ...(touch.matches && { displayModeBar: false }) };
+    const { data, layout } = figure, config = { ...page.config, ...(touch.matches && { displayModeBar: false }) };
     this.plot.setAttribute("role", "group");
     this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
     this.xTitle = titleOf(layout.xaxis);
@@ -99,7 +99,7 @@ export class Chart {
       Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -6 }, margin: { ...layout.margin, l: 32 } });
     }
     const fixed = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
-    const full = { ...layout, ...fixed, template: coloured(kit.template, kit), width, height, uirevision: this.run };
+    const full = { ...layout, ...fixed, template: coloured(page.template, page), width, height, uirevision: this.run };
     if (document.body.classList.contains("presenting")) { // read in the last row
       const font = { size: 18 };
       for (const axis of ["xaxis", "yaxis", "yaxis2"]) full[axis] = { ...full[axis], title: { ...full[axis]?.title, font } };
@@ -144,7 +144,7 @@ function filled({ data, layout }, sides, updates) {
   layout.annotations = applied.map(({ label }, index) => ({ x: places[index], y: 1, yref: "paper", text: label }));
 }
 
-/** The figure with the colours of the light scheme replaced by those of the page. @template T @param {T} figure @param {Kit} kit @returns {T} */
+/** The figure with the colours of the light scheme replaced by those of the page. @template T @param {T} figure @param {PageCharts} page @returns {T} */
 function coloured(figure, { colours }) {
   const style = getComputedStyle(document.body);
   const now = new Map(Object.entries(colours).flatMap(([name, light]) => [light, `var(--sd-${name})`].map((written) => [written, style.getPropertyValue(`--sd-${name}`).trim()])));

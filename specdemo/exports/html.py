@@ -85,10 +85,10 @@ def _flag(name: str, value: Any) -> str:
 
 
 def plotting(modules: Sequence[str]) -> dict[str, Markup]:
-    """Return what a file needs to draw figures without a server: these modules, Plotly, and the kit."""
+    """Return what a file needs to draw figures without a server: these modules, Plotly, and the empty charts."""
     imports = {"imports": {name: _url(_bare(text_of(name))) for name in modules}}
     plotly = Markup(b64encode(figures.plotly_js()).decode())
-    return {"imports": in_script(imports), "plotly": plotly, "kit": in_script(figures.kit())}
+    return {"imports": in_script(imports), "plotly": plotly, "charts": in_script(figures.page_charts())}
 
 
 def in_script(value: Any) -> Markup:

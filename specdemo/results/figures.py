@@ -231,14 +231,14 @@ def _literal(place: Any) -> Any:
 
 
 def as_data(chart: Figure) -> dict[str, Any]:
-    """Without the template, which `kit` holds once."""
+    """Without the template, which `page_charts` holds once."""
     data: dict[str, Any] = chart.to_dict()
     del data["layout"]["template"]
     return data
 
 
 @cache
-def kit() -> dict[str, Any]:
+def page_charts() -> dict[str, Any]:
     """Everything a script needs to draw figures, with the empty charts that it fills itself."""
     empty = {name: as_data(make()) for name, make in LIVE.items()}
     return {"script": script_name(), "charts": empty, "colours": colours(), **_plotly_defaults()}

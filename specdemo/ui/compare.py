@@ -91,9 +91,9 @@ class CompareCallbacks:
         controls = [gr.skip() if new == old else new for (_, new), old in zip(settings, values, strict=True)]
         return [notice(" ".join(rest)) if rest else "", opened.prompt, *controls]
 
-    def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
+    def update_settings(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
         with suppress(SettingsError):
-            self._sessions.move(str(request.session_hash), _settings(pair, values))
+            self._sessions.update_settings(str(request.session_hash), _settings(pair, values))
 
     def prepare(self, session_open: bool, pair: ModelPair, *values: Any) -> None:
         if session_open:
@@ -321,7 +321,7 @@ class CompareTab:
         controls, pair = self.controls, self._shared.pair
         latest: dict[str, Any] = {"trigger_mode": "always_last", **AT_ONCE}
         moved = [controls[name].input for name in LIVE_CONTROLS]  # by the visitor, not by a pair that was just loaded
-        gr.on(moved, self._callbacks.move, self._pair_and_settings, **latest)
+        gr.on(moved, self._callbacks.update_settings, self._pair_and_settings, **latest)
         reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
         reopened = [self.message, self.prompt, *controls.values()]
         self.race.apply(self._callbacks.reopen, self._pair_and_settings, reopened, **latest)

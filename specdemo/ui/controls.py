@@ -97,7 +97,7 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     options["policy"] |= {"elem_classes": _hidden(all_policies(), policies(pair, engine, drafter)), "info": None}
     live = any(strategy.name in ENGINES[engine].live for strategy in chosen)
     for name in LIVE_CONTROLS:
-        options[name] |= {"elem_classes": ["moves"] if live else []}
+        options[name] |= {"elem_classes": ["live"] if live else []}
     return options
 
 

@@ -35,7 +35,7 @@ from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
 from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
 from specdemo.ui.session import Sessions, Visitors, with_chat_cache
-from specdemo.ui.views import channel, head, kit, plotly, script, theme
+from specdemo.ui.views import channel, charts, head, plotly, script, theme
 
 
 def serve(
@@ -79,7 +79,7 @@ def serve(
 
 def routes() -> list[BaseRoute]:
     return [
-        Route("/specdemo/kit.json", kit),
+        Route("/specdemo/charts.json", charts),
         Route(f"/{script_name()}", plotly),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]

@@ -141,7 +141,7 @@ class Sessions:
     def stop(self, visitor: str, activity: str) -> None:
         self._visitors.stop(visitor, activity)
 
-    def move(self, visitor: str, settings: GenerationSettings) -> None:
+    def update_settings(self, visitor: str, settings: GenerationSettings) -> None:
         live = {name: getattr(settings, name) for name in live_parameters()}
         for event in self._visitors.events(visitor, "run"):
             self._worker.update_settings(event, live)

@@ -93,8 +93,8 @@ def head() -> str:
     return f'{sheets}<script type="module" src="specdemo/gradio.js"></script>{preloads}'
 
 
-def kit(_: Request) -> Response:
-    return JSONResponse(figures.kit(), headers={"Cache-Control": "no-cache"})
+def charts(_: Request) -> Response:
+    return JSONResponse(figures.page_charts(), headers={"Cache-Control": "no-cache"})
 
 
 def plotly(_: Request) -> Response:

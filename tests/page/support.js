@@ -20,11 +20,11 @@ window.HTMLElement.prototype.scrollIntoView = window.HTMLElement.prototype.showP
 
 /** What Plotly was asked to draw. */
 export const plotted = [];
-const KIT = { script: "data:text/javascript,", colours: { ink: "#1b1f24" }, template: { font: "#1b1f24" }, config: {}, charts: {} };
+const CHARTS = { script: "data:text/javascript,", colours: { ink: "#1b1f24" }, template: { font: "#1b1f24" }, config: {}, charts: {} };
 const trace = (side, x, y) => ({ meta: { side, x, y } });
-for (const name of ["tokens", "acceptance", "timing"]) KIT.charts[name] = { data: [name === "tokens" ? trace("speculative", "seconds", "tokens") : trace("speculative", "round", "accepted")], layout: { xaxis: {}, yaxis: {} } };
+for (const name of ["tokens", "acceptance", "timing"]) CHARTS.charts[name] = { data: [name === "tokens" ? trace("speculative", "seconds", "tokens") : trace("speculative", "round", "accepted")], layout: { xaxis: {}, yaxis: {} } };
 globalThis.Plotly = { purge() {}, react: async (element, data, layout) => { plotted.push(Object.assign(element, { data, layout })); } };
-globalThis.fetch = async () => new Response(JSON.stringify(KIT));
+globalThis.fetch = async () => new Response(JSON.stringify(CHARTS));
 globalThis.requestIdleCallback = (done) => setTimeout(done);
 for (const [name, size] of [["offsetWidth", 400], ["offsetHeight", 300]]) {
   Object.defineProperty(window.HTMLElement.prototype, name, { get: () => size });

@@ -75,7 +75,7 @@ def test_the_page_offers_it_with_its_settings() -> None:
     genai = controls.appearance(PAIR, "genai", "model", "constant")
     assert genai["drafter"]["elem_classes"] == ["no-suffix", "no-combined", "no-parrot"]
     traced = controls.appearance(PAIR, "traced", "parrot", "constant")
-    assert traced["num_assistant_tokens"]["elem_classes"] == ["moves"]
+    assert traced["num_assistant_tokens"]["elem_classes"] == ["live"]
     start = controls.start_values(PAIR)
     assert controls.settings_from(PAIR, start | CHOSEN).strategy == Parrot(3)
 

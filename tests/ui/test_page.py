@@ -358,7 +358,7 @@ def test_a_lookahead_moved_during_a_run_takes_effect(visit: Visit) -> None:
     assert set(lengths[: update.round - 1]) == {4}
     assert set(lengths[update.round - 1 : -1]) == {7}
     page.check("#drafter input[value=lookup]")
-    expect(page.locator("#at-hand .moves")).to_have_count(0)
+    expect(page.locator("#at-hand .live")).to_have_count(0)
 
 
 def test_runs_are_saved_listed_and_compared_by_lookahead(visit: Visit) -> None:

@@ -112,7 +112,7 @@ def test_on_a_touch_screen_charts_scroll_and_a_tap_shows_values(visit: Visit) ->
 
 
 def test_plotly_is_served_locally_and_loaded_once(app: App) -> None:
-    kit = httpx.get(f"{app.url}/specdemo/kit.json").json()
-    script = httpx.get(f"{app.url}/{kit['script']}")
+    charts = httpx.get(f"{app.url}/specdemo/charts.json").json()
+    script = httpx.get(f"{app.url}/{charts['script']}")
     assert (script.headers["content-encoding"], "immutable" in script.headers["cache-control"]) == ("gzip", True)
     assert "plotly.js" in script.text[:200]
