@@ -119,7 +119,6 @@ class Environment(Record):
     draft_device: str
     inference_precision: str
     kv_cache_precision: str
-    draft_inference_precision: str = "unknown"
     dynamic_quantization: str = "unknown"
     threads: Count | None
 

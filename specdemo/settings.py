@@ -198,9 +198,6 @@ class RuntimeSettings(Checked):
     precision: Precision = Field(
         "default", title="Precision", description="inference precision; default: the device decides"
     )
-    draft_precision: Precision = Field(
-        "default", title="Draft precision", description="inference precision of the draft; default: the target's"
-    )
     kv_cache_precision: CachePrecision = Field(
         "default",
         title="KV-cache precision",
@@ -226,11 +223,6 @@ class RuntimeSettings(Checked):
         False,
         title="Prefix caching",
         description="keep the KV cache of earlier texts, so that a chat's next turn reads only what is new",
-    )
-    model_cache: bool = Field(
-        True,
-        title="Compiled-model cache",
-        description="of other devices than CPUs: keep compiled models on disk, so that they load faster next time",
     )
 
 

@@ -107,9 +107,8 @@ def _nearest(software: Software, pair: ModelPair, settings: GenerationSettings) 
 
 def _genai(copy: _Copy) -> Iterator[str]:
     runtime = copy.pair.runtime
-    uncached = runtime.model_copy(update={"model_cache": False})
     target_options, draft_options = (
-        _arguments(properties(uncached, device)) for device in (runtime.device, draft_device(runtime))
+        _arguments(properties(runtime, device)) for device in (runtime.device, draft_device(runtime))
     )
     drafter = "prompt_lookup=True"
     if copy.draft is not None:

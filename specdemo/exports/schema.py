@@ -16,6 +16,8 @@ from specdemo.records import SIDES, Comparison, Round, Run
 from specdemo.results import metrics
 from specdemo.results.summary import summarise
 
+_GONE = "model_cache", "draft_precision"  # runtime settings of earlier files
+
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     data = {"schema": SCHEMA, **comparison.model_dump(mode="json")}
@@ -33,6 +35,8 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Comparison:
     """Raise ValueError if the object has another schema or contradicts itself."""
+    for name in _GONE:
+        data["pair"]["runtime"].pop(name, None)
     if data.get("schema") == 2:
         data = _from_schema_2(data)
     elif data.get("schema") != SCHEMA:

@@ -241,15 +241,13 @@ class Stored(NamedTuple):
 
 
 def stored_conversions() -> list[Stored]:
-    """Return all conversions in our cache, the largest first, and other devices' compiled models."""
+    """Return all conversions in our cache, the largest first."""
     found = []
-    for folder in [*conversions().glob("[!.]*-*"), own_cache() / "compiled"]:
+    for folder in conversions().glob("[!.]*-*"):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            size, name = sum(file.stat().st_size for file in folder.iterdir()), "compiled models"
-            if folder.parent == conversions():
-                source = json_value((folder / "config.json").read_bytes())["_name_or_path"]
-                name = f"{source} ({folder.name.rpartition('-')[2]})"
-            found.append(Stored(name, size, folder))
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            source = json_value((folder / "config.json").read_bytes())["_name_or_path"]
+            found.append(Stored(f"{source} ({folder.name.rpartition('-')[2]})", size, folder))
     return sorted(found, key=lambda stored: -stored.bytes)
 
 

@@ -21,7 +21,6 @@ from rich import filesize
 
 from specdemo.capabilities import ENGINES, EngineName
 from specdemo.errors import DeviceError, UsageError, quoted
-from specdemo.files import is_writable, own_cache
 from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.version import __version__
@@ -171,32 +170,24 @@ def devices() -> list[Device]:
 def check_devices(runtime: RuntimeSettings, *, head: bool = False) -> None:
     import openvino
 
-    if head and runtime.device.startswith(("AUTO", "HETERO")):  # GenAI queries properties that only real devices have
-        raise DeviceError(
-            f"The target of an EAGLE-3 head cannot run on {runtime.device}; choose a device, such as CPU."
-        )
+    if head and runtime.device == "AUTO":  # GenAI queries properties that only real devices have
+        raise DeviceError("The target of an EAGLE-3 head cannot run on AUTO; choose a device, such as CPU.")
 
     available = openvino.Core().available_devices
     accepted = {*available, *(name.partition(".")[0] for name in available), "AUTO"}  # GPU is another name of GPU.0
-    chosen = (re.sub("^(AUTO|HETERO):", "", name) for name in (runtime.device, draft_device(runtime)))
-    for device in ",".join(chosen).split(","):  # AUTO:GPU,CPU; GenAI cannot run on MULTI
-        bare = device.removesuffix(".0")
-        if bare not in accepted:
-            names = f"{', '.join([*available, 'AUTO'])}, or several as in HETERO:{available[0]}"
+    for device in (runtime.device, draft_device(runtime)):
+        virtual = re.match("(AUTO|HETERO|MULTI|BATCH):", device)
+        if virtual is not None:
+            raise DeviceError(f"specdemo runs a model on one device, not on {virtual[1]}:…; choose one, or AUTO.")
+        if device.removesuffix(".0") not in accepted:
+            names = ", ".join([*available, "AUTO"])
             raise DeviceError(f"This machine has no device {quoted(device)}; choose one of {names}.")
-        if bare.startswith("NPU"):
+        if device.startswith("NPU"):
             raise DeviceError(f"{_NPU}; choose CPU or GPU.")
 
 
 def draft_device(runtime: RuntimeSettings) -> str:
     return runtime.draft_device or runtime.device
-
-
-def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
-    """Return the draft's runtime settings: the target's, unless it has its own precision."""
-    if runtime.draft_precision == "default":
-        return runtime
-    return runtime.model_copy(update={"precision": runtime.draft_precision})
 
 
 def device_name(device: str) -> str:
@@ -211,8 +202,8 @@ def device_name(device: str) -> str:
 def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZE) -> dict[str, str]:
     """Return the properties to compile a model with; where activations are quantized, `group` of them share a scale.
 
-    Compiled models are cached for other devices only: on a CPU, reading one takes longer than compiling it (1.5
-    billion weights: 2.8 against 1.1 s), and it is as large as the weights.
+    OpenVINO's cache of compiled models is off: on a CPU, reading one takes longer than compiling it (1.5 billion
+    weights: 2.8 against 1.1 s), and it is as large as the weights.
     """
     on_cpu = device.startswith("CPU")
     chosen = _environment_properties() if on_cpu else {}
@@ -232,8 +223,6 @@ def properties(runtime: RuntimeSettings, device: str, *, group: int = _GROUP_SIZ
         if chosen.get("INFERENCE_PRECISION_HINT") == "bf16":
             raise DeviceError(f"{_CRASH}; choose precision f32 or two threads.")
         chosen["INFERENCE_PRECISION_HINT"] = "f32"
-    if runtime.model_cache and not on_cpu and is_writable(own_cache() / "compiled"):
-        chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
 
 
@@ -250,7 +239,7 @@ _CRASH = "OpenVINO 2026.4.1 crashes when it compiles a model in bf16 for one thr
 
 @cache
 def _computes_in_bf16_on_one_thread(requested: tuple[tuple[str, str], ...]) -> bool:
-    used = _probe("CPU", {name: value for name, value in requested if name != "CACHE_DIR"})
+    used = _probe("CPU", dict(requested))
     crashes = used.get("INFERENCE_PRECISION_HINT") == "bf16" and used.get("INFERENCE_NUM_THREADS") == "1"
     if crashes and dict(requested).get("INFERENCE_PRECISION_HINT") is None:
         logging.getLogger(__name__).warning("%s, so models compute in f32; two threads allow bf16.", _CRASH)
@@ -278,10 +267,10 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
     """Return the environment of a loaded pair; `target_runtime` replaces its settings for the target."""
     runtime = target_runtime or pair.runtime
 
-    def used(runtime: RuntimeSettings, device: str) -> dict[str, str]:  # may differ from the properties requested
-        return _probe(device, properties(runtime.model_copy(update={"model_cache": False}), device))
-
-    target, draft = used(runtime, runtime.device), used(draft_runtime(pair.runtime), draft_device(runtime))
+    target, draft = (  # which may differ from the properties requested
+        _probe(device, properties(settings, device))
+        for settings, device in ((runtime, runtime.device), (pair.runtime, draft_device(runtime)))
+    )
     groups = target.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")
     return Environment(
         specdemo=__version__,
@@ -293,7 +282,6 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
         draft_device=_full_name(draft_device(runtime), draft),
         inference_precision=target.get("INFERENCE_PRECISION_HINT", "unknown"),
         kv_cache_precision=target.get("KV_CACHE_PRECISION", "unknown"),
-        draft_inference_precision=draft.get("INFERENCE_PRECISION_HINT", "unknown"),
         dynamic_quantization={None: "unknown", "0": "off"}.get(groups, f"groups of {groups}"),
         threads=int(target["INFERENCE_NUM_THREADS"]) if "INFERENCE_NUM_THREADS" in target else None,
     )

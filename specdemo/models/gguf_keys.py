@@ -5,7 +5,6 @@ or tokenizer are refused, too. Meanings:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where that is silent.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -51,12 +50,11 @@ _MODEL_KEYS = {
             "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
             "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count",
             "attention.key_length", "attention.value_length", "rope.scaling.type", "rope.scaling.factor",
-            "rope.scale_linear", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-            "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_beta_fast",
-            "rope.scaling.yarn_beta_slow", "attention.sliding_window",
+            "rope.scale_linear", "attention.sliding_window",
             # without effect:
-            "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "attention.layer_norm_epsilon",
-            "expert_used_count", "expert_feed_forward_length", "attention.max_alibi_bias",
+            "vocab_size", "rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout",
+            "attention.layer_norm_epsilon", "expert_used_count", "expert_feed_forward_length",
+            "attention.max_alibi_bias",
         )
     ),
     "expert_count": _MIXTURE,
@@ -160,7 +158,7 @@ def _attention_refusal(header: Header) -> str | None:
     if window and window < (integer(f"{family}.context_length") or 0):
         return f"attends to the last {window} tokens only"
     scaling = header.text(f"{family}.rope.scaling.type")
-    return None if scaling in (None, "none", "linear", "yarn") else f"scales positions by {scaling!r}"
+    return None if scaling in (None, "none", "linear") else f"scales positions by {scaling!r}"
 
 
 def head_size(header: Header) -> int:
@@ -180,36 +178,9 @@ def adds_bos(header: Header) -> bool:
     return adds and header.integer("tokenizer.ggml.bos_token_id") is not None
 
 
-def rope_factors(header: Header, size: int) -> tuple[list[float], float]:
-    """Return the factors of the `size` / 2 position frequencies, and the scale of their cosines and sines.
-
-    Linear scaling divides positions. YaRN (Peng et al. 2023) does so for long wavelengths only, and scales attention.
-    The formulas are llama.cpp's; Llama 3's factors are a tensor instead.
-    """
+def position_scale(header: Header) -> float:
+    """Return the factor of all positions: linear scaling divides them. Llama 3's factors are a tensor instead."""
     prefix = f"{header.family}.rope."
-    count = size // 2
-
-    def number(name: str, default: float) -> float:
-        value = header.number(prefix + name)
-        return default if value is None else value
-
-    factor = number("scaling.factor", number("scale_linear", 1.0)) or 1.0
-    kind = header.text(f"{prefix}scaling.type") or "linear"
-    if kind == "none" or factor == 1:
-        return [1.0] * count, 1.0
-    if kind == "linear":
-        return [1 / factor] * count, 1.0
-    base = number("freq_base", 10_000.0)
-    context = number("scaling.original_context_length", float(header.integer(f"{header.family}.context_length") or 0))
-    mixed = number("scaling.yarn_ext_factor", 1.0)
-
-    def dimension(turns: float) -> float:  # where a wavelength turns this often within the original context
-        return size * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
-
-    low = max(0.0, math.floor(dimension(number("scaling.yarn_beta_fast", 32.0))))
-    high = min(size - 1.0, math.ceil(dimension(number("scaling.yarn_beta_slow", 1.0))))
-    unscaled = [mixed * (1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low)))) for i in range(count)]
-    scale = number("scaling.attn_factor", 1.0) * number("scaling.yarn_attn_factor", 1.0)
-    if mixed:
-        scale *= 1 + 0.1 * math.log(factor)
-    return [(1 - weight) / factor + weight for weight in unscaled], scale
+    if header.text(f"{prefix}scaling.type") == "none":
+        return 1.0
+    return 1 / (header.number(f"{prefix}scaling.factor") or header.number(f"{prefix}scale_linear") or 1.0)

@@ -13,7 +13,7 @@ import openvino
 from openvino import opset13 as ops
 
 from specdemo.models.gguf_header import Header
-from specdemo.models.gguf_keys import head_size, rope_factors
+from specdemo.models.gguf_keys import head_size, position_scale
 from specdemo.models.gguf_weights import Weights
 
 Output = Any  # of a node of OpenVINO, which has no type hints
@@ -94,11 +94,10 @@ class _Decoder:
     def _rotation(self) -> tuple[Output, Output]:
         """Return cosines and sines of positions, shape (batch, 1, tokens, size of a head)."""
         count = self.size // 2
-        factors, scale = rope_factors(self.header, self.size)
         base = self.header.number(f"{self.header.family}.rope.freq_base") or 10_000.0
         # Llama 3 stores divisors of its own
         divisors = self.weights.vector("rope_freqs.weight") if self.weights.holds("rope_freqs.weight") else 1
-        frequencies = base ** (-np.arange(count) / count) * np.array(factors) / divisors
+        frequencies = base ** (-np.arange(count) / count) * position_scale(self.header) / divisors
         stored = ops.constant(frequencies.astype(np.float32).reshape(1, count, 1))
         spread = ops.broadcast(
             stored, ops.concat([self.batch, _ints([1]), _ints([1])], 0), broadcast_spec="BIDIRECTIONAL"
@@ -106,10 +105,7 @@ class _Decoder:
         positions = ops.convert(ops.unsqueeze(self.positions, _ints(1)), "f32")
         angles = ops.transpose(ops.matmul(spread, positions, False, False), _ints([0, 2, 1]))
         both = ops.concat([angles, angles], -1)
-        waves = [ops.cos(both), ops.sin(both)]
-        if scale != 1:
-            waves = [ops.multiply(wave, _float(scale)) for wave in waves]
-        cos, sin = (ops.unsqueeze(wave, _ints(1)).output(0) for wave in waves)
+        cos, sin = (ops.unsqueeze(wave, _ints(1)).output(0) for wave in (ops.cos(both), ops.sin(both)))
         return cos, sin
 
     def _rotated(self, values: Output) -> Output:

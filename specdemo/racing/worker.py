@@ -280,10 +280,6 @@ class Worker:
         finally:
             self._busy.release()
 
-    @property
-    def process_id(self) -> int:
-        return self._child.process.pid or 0
-
     def close(self) -> None:
         self._child.end()
 

@@ -11,7 +11,6 @@ scripted; the soak measures growth on real ones.
 import argparse
 import gzip
 import json
-import os
 import random
 import signal
 import socket
@@ -42,6 +41,7 @@ from specdemo.racing.worker import Worker
 from specdemo.records import MAX_TURNS, Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings
 from tests.support.browser import App, started
+from tests.support.failing import send_signal
 from tests.support.scripted import ScriptedEngine
 from tests.support.visitors import API, Visitor
 
@@ -260,7 +260,7 @@ def kills(times: int) -> Iterator[Tally]:
                 for event in worker.compare(pair, "word " * 3 * PREFILL_CHUNK, short):
                     now = event.name if isinstance(event, Phase) else "racing" if isinstance(event, Slice) else None
                     if now == moment:
-                        os.kill(worker.process_id, signal.SIGKILL)
+                        send_signal(worker, signal.SIGKILL)
             except EngineError as error:
                 words = str(error)
             yield outcome(False, words)

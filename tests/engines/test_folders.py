@@ -18,7 +18,7 @@ from tests.support.folders import pair_from_folders
 from tests.support.runs import plain, speculate
 
 pytestmark = [pytest.mark.openvino, pytest.mark.parametrize("engine", ["genai", "traced"])]
-RUNTIME = RuntimeSettings(precision="f32", model_cache=False)
+RUNTIME = RuntimeSettings(precision="f32")
 
 
 @pytest.fixture

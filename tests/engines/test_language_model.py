@@ -20,8 +20,8 @@ LAYOUTS: tuple[Layout, ...] = ("empty_sequence", "second_token")
 
 pytestmark = pytest.mark.openvino
 
-F32 = properties(RuntimeSettings(precision="f32", model_cache=False), "CPU")
-QUANTIZED = properties(RuntimeSettings(precision="f32", dynamic_quantization="on", model_cache=False), "CPU")
+F32 = properties(RuntimeSettings(precision="f32"), "CPU")
+QUANTIZED = properties(RuntimeSettings(precision="f32", dynamic_quantization="on"), "CPU")
 
 
 @pytest.fixture(scope="module", params=["paged", "stateful", "fixed"])

@@ -57,7 +57,7 @@ def test_the_lines_for_genai_write_what_the_engine_writes(
 def test_the_lines_for_genai_run_whatever_the_page_offers(kind: DraftKindName) -> None:
     """GenAI refuses a confidence threshold with an EAGLE-3 head, and lacks some policies and the suffix tree."""
     folders = [FIXTURES / ("eagle3" if kind == "eagle3" else "llama") / part for part in ("target", "draft")]
-    pair = pair_of(*map(inspect_folder, folders), runtime=RuntimeSettings.checked(model_cache=False))
+    pair = pair_of(*map(inspect_folder, folders), runtime=RuntimeSettings.checked())
     different = set[str]()
     for strategy in strategies("traced", kind):
         chosen = {"engine": "traced", "drafter": strategy.drafter.name, "policy": strategy.policy.name}

@@ -1,7 +1,6 @@
 """The engine's process, with the scripted engine; the page's tests use the real one."""
 
 import math
-import os
 import resource
 import signal
 from collections import deque
@@ -23,7 +22,7 @@ from specdemo.racing.warm_up import steady_before
 from specdemo.racing.worker import Preload, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
-from tests.support.failing import limited
+from tests.support.failing import limited, send_signal
 from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
@@ -136,7 +135,7 @@ def test_idle_work_yields_to_other_jobs(worker: Worker) -> None:
 
 
 def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Worker) -> None:
-    before = worker.process_id
+    before = worker._child.process.pid
     for pair, prompt, error, words in (
         (PAIR, " ", PromptError, "empty"),
         (REFUSED, "Say", LoadError, "export it again"),
@@ -148,20 +147,20 @@ def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Wor
         assert compare(worker).plain.finish_reason == "length"
     assert failed.value.cause == "ZeroDivisionError"
     assert "in decoder" in failed.value.trace
-    assert worker.process_id == before
+    assert worker._child.process.pid == before
 
 
 def test_a_dead_child_is_reported_with_its_signal_and_restarted(worker: Worker) -> None:
     with pytest.raises(EngineError, match=r"ended by SIGFPE \(.*division by zero.*\); run again"):  # noqa: PT012
         for item in worker.compare(PAIR, "Say", LONG):
             if isinstance(item, Slice):
-                os.kill(worker.process_id, signal.SIGFPE)
+                send_signal(worker, signal.SIGFPE)
     assert compare(worker).plain.finish_reason == "length"
 
 
 def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker) -> None:
     compare(worker)
-    os.kill(worker.process_id, signal.SIGKILL)
+    send_signal(worker, signal.SIGKILL)
     with suppress(EngineError):
         compare(worker)
     assert compare(worker).plain.finish_reason == "length"
@@ -171,7 +170,7 @@ def test_a_child_that_dies_between_two_jobs_costs_at_most_one_run(worker: Worker
 def test_a_message_to_a_stopped_process_blocks_nobody(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRACE", 0.5)
     compare(worker)
-    os.kill(worker.process_id, signal.SIGSTOP)
+    send_signal(worker, signal.SIGSTOP)
     cancelled, ticks = Event(), 0
     with pytest.raises(EngineError, match=r"did not stop within 0\.5 s and was ended"):  # noqa: PT012
         for item in worker.compare(PAIR, "word " * 90_000, SHORT, cancelled):  # exceeds a pipe's buffer

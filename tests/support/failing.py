@@ -1,8 +1,10 @@
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from specdemo.engines.base import Decoder
+from specdemo.racing.worker import Worker
 from specdemo.records import Costs, Request
 from tests.support.scripted import ScriptedEngine
 
@@ -20,6 +22,12 @@ def failing_engine(error: type[BaseException], number: int) -> ScriptedEngine:
             return super().decoder(request, costs)
 
     return Failing()
+
+
+def send_signal(worker: Worker, number: int) -> None:
+    process = worker._child.process.pid
+    assert process is not None
+    os.kill(process, number)
 
 
 @contextmanager

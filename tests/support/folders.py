@@ -26,7 +26,7 @@ def chat_pair(folder: Path, *, enable_prefix_caching: bool = False) -> ModelPair
         for file in (BUNDLED / role).iterdir():
             (folder / role / file.name).symlink_to(file)
         (folder / role / "chat_template.jinja").write_text(TEMPLATE)
-    settings = RuntimeSettings(precision="f32", model_cache=False, enable_prefix_caching=enable_prefix_caching)
+    settings = RuntimeSettings(precision="f32", enable_prefix_caching=enable_prefix_caching)
     return pair_from_folders(folder / "target", folder / "draft", settings)
 
 

@@ -22,7 +22,7 @@ from specdemo.errors import OPENVINO_FAILURES, CacheError, EngineError, LoadErro
 from specdemo.models.catalogue import require_draft
 from specdemo.models.checks import load_tokenizer
 from specdemo.models.converted import folder_of
-from specdemo.models.devices import check_devices, draft_device, draft_runtime, properties
+from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.folder import read_config
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import Plain, Strategy
@@ -134,7 +134,7 @@ class Pipelines:
     def draft_model(self) -> LanguageModel:
         if self._draft_model is None:
             path, device = folder_of(require_draft(self.pair)), self._draft_device
-            self._draft_model = LanguageModel(path, device, properties(draft_runtime(self.pair.runtime), device))
+            self._draft_model = LanguageModel(path, device, properties(self.pair.runtime, device))
         return self._draft_model
 
     def clear(self) -> None:
@@ -146,7 +146,7 @@ class Pipelines:
         options: dict[str, Any] = dict(properties(runtime, device))
         if kind == "model":
             draft = require_draft(self.pair)
-            draft_options = properties(draft_runtime(runtime), self._draft_device)
+            draft_options = properties(runtime, self._draft_device)
             try:
                 options["draft_model"] = openvino_genai.draft_model(
                     folder_of(draft), self._draft_device, **draft_options

@@ -37,7 +37,7 @@ from specdemo.errors import PairError
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_engine, check_strategy
 from specdemo.models.converted import folder_of, traced_runtime
-from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
+from specdemo.models.devices import check_devices, describe_environment, draft_device, properties
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Plain, Strategy
@@ -235,7 +235,7 @@ def _load_draft(pair: ModelPair, runtime: RuntimeSettings, lengths: Sequence[int
         return None, None, None
     folder, device = folder_of(pair.draft), draft_device(runtime)
     # a draft quantizes activations where its target does: its steps take a fifth less time
-    settings = draft_runtime(runtime if device == runtime.device else pair.runtime)
+    settings = runtime if device == runtime.device else pair.runtime
     options = properties(settings, device, group=_DRAFT_GROUP)
     layouts = _layouts(pair)[:1]  # the target's most likely one
     if pair.head == "eagle3":
