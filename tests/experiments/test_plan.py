@@ -29,18 +29,10 @@ def test_strategies_and_their_numbers_share_an_axis_and_others_are_combined_with
 
 
 def test_variants_have_the_settings_that_they_name() -> None:
-<<<<<<< HEAD
     found = grid(PAIR, SETTINGS, Axes(lookaheads=(3,), temperatures=(0.5,)))
     (variant,) = found.values()
     assert (variant.settings.num_assistant_tokens, variant.settings.temperature) == (3, 0.5)
     assert variant.settings.do_sample
-=======
-    found = grid(PAIR, SETTINGS, Axes(lookaheads=(3,), temperatures=(0.5,), precisions=("cache u8 + target f32",)))
-    (variant,) = found.values()
-    assert (variant.settings.num_assistant_tokens, variant.settings.temperature) == (3, 0.5)
-    assert variant.settings.do_sample
-    assert (variant.runtime.kv_cache_precision, variant.runtime.precision) == ("u8", "f32")
->>>>>>> 49ad6b2b (YaRN's positions, the cache of compiled models, a draft's own precision and virtual devices go)
     (cold,) = grid(PAIR, SETTINGS.model_copy(update={"do_sample": True}), Axes(temperatures=(0,))).values()
     assert not cold.settings.do_sample
 
