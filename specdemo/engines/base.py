@@ -105,9 +105,6 @@ class Engine(ABC):
         """Return an empty batch, one at a time. Raises PairError and SettingsError."""
         raise SettingsError("This engine serves one request at a time; choose another.")
 
-    @abstractmethod
-    def count_tokens(self, text: str) -> int: ...
-
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Yield the seconds of target passes over this many tokens after the prompt; nothing if unknown."""
         yield from ()

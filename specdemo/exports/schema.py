@@ -36,7 +36,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 def from_json(data: dict[str, Any]) -> Comparison:
     """Raise ValueError if the object has another schema or contradicts itself."""
     for name in _GONE:
-        data["pair"]["runtime"].pop(name, None)
+        data["pair"].get("runtime", {}).pop(name, None)
     if data.get("schema") == 2:
         data = _from_schema_2(data)
     elif data.get("schema") != SCHEMA:

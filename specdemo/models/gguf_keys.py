@@ -7,8 +7,8 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp where t
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from specdemo.errors import quoted
 from specdemo.models.gguf_header import Header
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -35,16 +35,7 @@ _TIKTOKEN = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 """With these, llama.cpp encodes a word that is a token as that token, and adds BOS unless the file forbids it."""
 
 
-class _Allowed(NamedTuple):
-    """A key that is supported with these values only; `refusal` completes a sentence about the file."""
-
-    values: tuple[object, ...]
-    refusal: str
-
-
-_MIXTURE = _Allowed((0, 1), "is a mixture of experts")
-_SCALING = "scales activations in a way that is not supported"
-_MODEL_KEYS = {
+_MODEL_KEYS: dict[str, tuple[object, ...] | None] = {
     **dict.fromkeys(
         (
             "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
@@ -57,19 +48,12 @@ _MODEL_KEYS = {
             "attention.max_alibi_bias",
         )
     ),
-    "expert_count": _MIXTURE,
-    "attention.causal": _Allowed((True,), "is an encoder"),
-    "pooling_type": _Allowed((0,), "makes embeddings, not text"),
-    "use_parallel_residual": _Allowed((False,), "has parallel residuals"),
-    "attention.clamp_kqv": _Allowed((0.0,), "clamps its attention"),
-    "attention.scale": _Allowed((0.0,), _SCALING),
-    "logit_scale": _Allowed((0.0, 1.0), _SCALING),
-    "residual_scale": _Allowed((0.0, 1.0), _SCALING),
-    "embedding_scale": _Allowed((0.0, 1.0), _SCALING),
-    "nextn_predict_layers": _Allowed((0,), "has layers for multi-token prediction"),
+    "expert_count": (0, 1), "attention.causal": (True,), "pooling_type": (0,), "use_parallel_residual": (False,),
+    "attention.clamp_kqv": (0.0,), "attention.scale": (0.0,), "logit_scale": (0.0, 1.0), "residual_scale": (0.0, 1.0),
+    "embedding_scale": (0.0, 1.0), "nextn_predict_layers": (0,),
 }  # fmt: skip
-"""Keys of the architecture: applied or without effect (None), or supported with some values only."""
-_TOKENIZER_KEYS = {
+"""Keys of the architecture: applied or without effect (None), or supported with these values only."""
+_TOKENIZER_KEYS: dict[str, tuple[object, ...] | None] = {
     **dict.fromkeys(
         ("model", "pre", "tokens", "token_type", "merges", "add_bos_token", "bos_token_id", "eos_token_id",
          "eot_token_id", "eom_token_id", "padding_token_id",
@@ -79,7 +63,7 @@ _TOKENIZER_KEYS = {
          "fim_sep_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id", "add_sep_token",
          "add_space_prefix", "remove_extra_whitespaces", "token_type_count"),
     ),
-    "add_eos_token": _Allowed((False,), "ends every prompt with an end token"),
+    "add_eos_token": (False,),
 }  # fmt: skip
 """Keys after `tokenizer.ggml.`."""
 _LAYER = r"blk\.\d+\."
@@ -107,16 +91,14 @@ def refusal_of(header: Header) -> str | None:
             name = key.removeprefix(prefix)
             if name not in table:
                 return f"has the setting {key}, whose effect is unknown"
-            rule = table[name]
-            if isinstance(rule, _Allowed) and value not in rule.values:
-                return f"{rule.refusal} ({key})"
+            values = table[name]
+            if values is not None and value not in values:
+                return f"has the setting {key} {quoted(value)}, whose effect is not supported"
     return _tensor_refusal(header) or _tokenizer_refusal(header) or _attention_refusal(header)
 
 
 def _tensor_refusal(header: Header) -> str | None:
     for tensor in header.tensors:
-        if "_exps." in tensor.name or "ffn_gate_inp" in tensor.name:
-            return _MIXTURE.refusal
         if _TENSOR_NAMES[header.family].fullmatch(tensor.name) is None:
             return f"has the tensor {tensor.name}, whose effect is unknown"
     names = {tensor.name for tensor in header.tensors}

@@ -34,11 +34,10 @@ from specdemo.records import Comparison, Costs, ModelPair
 from specdemo.strategies import Constant
 
 SHORT_LOOKAHEADS, LONG_LOOKAHEADS = (1, 2, 3, 4), (7, 15)  # v(n) is smooth between its cliffs, after powers of two
-_PROMPT_TOKENS = 64  # so that the measured rounds lie in the middle of a typical race
+_PROMPT_WORDS = 48  # some 64 tokens, so that the measured rounds lie in the middle of a typical race
 _RACE_TOKENS = 48  # per lookahead: medians over some 20 rounds, in a second
 _WARM_UP_PASSES = 2
 MAX_SECONDS = 12.0  # to measure in; longer rounds are left out then
-_WORDS = WARM_UP_PROMPT.split()
 _QUIET_LOAD = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
 _FORMAT = "rounds"  # of the kept file
 _MAX_FILE_BYTES = 2**20
@@ -62,7 +61,7 @@ def measure_costs(
     if not engine.local:
         return None
     load, until, rounds = OtherLoad(engine.thoroughness.load_seconds), perf_counter() + seconds, list[_RoundCost]()
-    text = _text(engine, _PROMPT_TOKENS)
+    text = " ".join(islice(cycle(WARM_UP_PROMPT.split()), _PROMPT_WORDS))
 
     def halted() -> bool:
         return stop() or perf_counter() > until
@@ -154,11 +153,6 @@ def _pass_seconds(engine: Engine, text: str, tokens: int) -> list[float]:
             if sum(measured) > SLICE_SECONDS:
                 break
     return measured
-
-
-def _text(engine: Engine, tokens: int) -> str:
-    sentence_tokens = max(engine.count_tokens(WARM_UP_PROMPT), 1)
-    return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // sentence_tokens, len(_WORDS))))
 
 
 def _table(rounds: Sequence[_RoundCost]) -> Costs:

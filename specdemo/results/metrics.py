@@ -300,10 +300,6 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
     yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", mean_acceptance_length, number)
     yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
-    sources = acceptance_by_source(speculative)
-    if comparison.settings.strategy.drafter.model and sources:
-        shares = (f"{accepted} of {proposed} {name}" for name, (accepted, proposed) in sources.items())
-        yield Figure("accepted by source", "", " · ".join(shares), FORMULAS["acceptance_rate"])
     costs = round_costs(comparison, plain_steps)
     if costs is None:
         return

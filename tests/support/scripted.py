@@ -80,9 +80,6 @@ class ScriptedEngine(Engine):
         while True:
             yield self.step + (tokens - 1) * self.extra
 
-    def count_tokens(self, text: str) -> int:
-        return len(text.split())
-
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, one_by_one: bool
     ) -> list[float] | None:

@@ -6,7 +6,6 @@ from specdemo.exports.schema import from_json, to_json
 from specdemo.records import Comparison, Outcome
 from specdemo.results import metrics
 from specdemo.results.figures import CHARTS, chart
-from specdemo.results.summary import summarise
 from specdemo.ui.feed import anatomy
 from tests.support.proposals import compared, proposals
 from tests.support.random_records import comparisons
@@ -36,8 +35,6 @@ def test_copied_and_drafted_tokens_are_counted_apart() -> None:
     ]
     assert [trace.y for trace in chart(comparison, "acceptance").data if trace.name == "of them copied"] == [(3,)]
     assert from_json(to_json(comparison)) == comparison
-    shown = {figure.name: figure.speculative for figure in summarise(comparison).figures}
-    assert shown["accepted by source"] == "3 of 6 drafted · 3 of 3 copied"
 
 
 def test_acceptance_by_confidence_leaves_out_discarded_proposals() -> None:

@@ -96,9 +96,6 @@ class GenAIEngine(Engine):
         positions = slice(-len(tokens), None) if one_by_one else slice(-len(tokens) - 1, -1)
         return list(output.log_probabilities[positions]) if output.ids[positions] == tuple(tokens) else None
 
-    def count_tokens(self, text: str) -> int:
-        return len(self.pipelines.tokenizer.encode(text))
-
     def close(self) -> None:
         self.pipelines.clear()
 

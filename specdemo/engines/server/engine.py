@@ -80,9 +80,6 @@ class ServerEngine(Engine):
             raise UsageError(f"There is no {side} server; give its address as well.")
         return self._connections[side]
 
-    def count_tokens(self, text: str) -> int:
-        return next(iter(self._connections.values()))[1].count_tokens(text)
-
     def close(self) -> None:
         for client, _ in self._connections.values():
             client.close()

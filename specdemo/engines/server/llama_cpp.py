@@ -83,9 +83,6 @@ class LlamaCpp(Dialect):
         body = self._body(prompt, request.max_new_tokens) | formats.llama_cpp(request, self._context)
         return "/completion", body, LlamaCppReader
 
-    def count_tokens(self, text: str) -> int:
-        return len(self._client.fetch("/tokenize", {"model": self._name, "content": text}).get("tokens") or ())
-
     @property
     def _chats(self) -> bool:
         return self._routed or bool(self._props.get("chat_template"))

@@ -30,7 +30,6 @@ from specdemo.engines.server.protocol import (
 from specdemo.records import MAX_TOKENS, TICK, Model, Request, Round, Token, TraceSource
 from specdemo.strategies import Plain
 
-_LETTERS_PER_TOKEN = 4  # of English, for texts whose length in tokens is only estimated
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
 _TOKEN_TEXT = 1000  # characters of a token; the longest are rows of spaces or dashes
 _TEXTS_SECONDS = 10.0  # to ask for the texts of tokens that came together, which are only for display
@@ -92,10 +91,6 @@ class OpenAI(Dialect):
     def _text_of(self, token: int) -> str:
         text = str(self._client.fetch("/detokenize", {"model": self._name, "tokens": [token]}).get("prompt"))
         return text if len(text) <= _TOKEN_TEXT else ""
-
-    def count_tokens(self, text: str) -> int:
-        """Return a rough estimate: not every server can count tokens."""
-        return max(len(text) // _LETTERS_PER_TOKEN, 1)
 
 
 class OpenAIReader(Reader):

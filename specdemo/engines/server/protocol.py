@@ -76,9 +76,6 @@ class Dialect(ABC):
     @abstractmethod
     def http_request(self, request: Request) -> HttpRequest: ...
 
-    @abstractmethod
-    def count_tokens(self, text: str) -> int: ...
-
     def counters(self) -> str:
         """Return the server's own counters of speculation, in Prometheus' format; empty if unknown."""
         return ""

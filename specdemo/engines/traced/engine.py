@@ -128,9 +128,6 @@ class TracedEngine(Engine):
             for row, end in zip(rows, ends, strict=True)
         ]
 
-    def count_tokens(self, text: str) -> int:
-        return len(self._tokenizer.encode(text))
-
     def close(self) -> None:
         self._target = self._draft = self._head = None
         self._sequences.clear()
