@@ -283,7 +283,7 @@ def outcomes_from_ids(
 
 class DraftCounts(Record):
     """A server's totals over rounds that proposed something, of which `by_position[i]` accepted more than i tokens.
-    `of_server`: differences of the server's counters, which include other requests.
+    `of_server`: counts of all its requests together.
     """
 
     rounds: Count

@@ -240,25 +240,6 @@ def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
         assert answered(engine).text == TEXT
 
 
-@pytest.mark.parametrize("version", [None, Answer({"version": "0.32.0"})])
-def test_counters_are_read_from_vllm_only_and_may_be_missing(
-    version: Answer | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specdemo.engines.server.openai._METRICS_SECONDS", 0.2)
-    asked, silent = list[str](), Event()
-
-    def answer(path: str, body: dict[str, Any]) -> Answer | None:
-        asked.append(path)
-        if path == "/metrics":
-            return Answer(waits=lambda: silent.wait(20))
-        return version if path == "/version" else answers().get(path)
-
-    with engine_of(None, answer) as engine:
-        assert answered(engine).text == TEXT
-        silent.set()
-    assert asked.count("/metrics") == (version is not None)
-
-
 def test_one_server_runs_alone() -> None:
     comparison = compare(None, answers())
     assert (comparison.plain.finish_reason, comparison.speculative.text) == ("absent", TEXT)

@@ -15,7 +15,6 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.engines.server.engine import ServerEngine, server_pair
-from specdemo.engines.server.reports import counters
 from specdemo.errors import PromptError, ServerError, SettingsError
 from specdemo.experiments.concurrent import run_block
 from specdemo.experiments.plan import PRESETS, available
@@ -31,7 +30,7 @@ from tests.engines.test_server_answers import saved_race
 from tests.support import BRIEF, gguf_files
 from tests.support.fake_server import Answer, fake
 from tests.support.hurried import load_briefly
-from tests.support.llama import started
+from tests.support.llama import counters, started
 
 PROMPT = "Once upon a time"
 
@@ -48,7 +47,7 @@ def urls(servers: Servers) -> list[str]:
 
 def counted(servers: Servers) -> Counter[str]:
     """Read the speculative server's own counters."""
-    return counters(httpx.get(f"{urls(servers)[1]}/metrics").text)
+    return counters(urls(servers)[1])
 
 
 def test_rounds_add_up_to_what_the_server_counts(served: ServerEngine, llama_servers: Servers) -> None:

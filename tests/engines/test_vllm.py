@@ -13,7 +13,6 @@ from specdemo.engines.base import rounds_of
 from specdemo.errors import ServerError
 from specdemo.experiments.concurrent import run_block
 from specdemo.models.catalogue import pair_settings
-from specdemo.racing.race import run_alone
 from specdemo.records import Comparison, DraftCounts, Request, Run
 from specdemo.results import metrics
 from tests.engines.test_server_answers import answered, compare, engine_of
@@ -33,15 +32,12 @@ TEXTS = {one["token_ids"][0]: one["delta"]["content"] for one in ALONE if len(on
 TEXTS |= {1: "<|im_start|>", 2: "<|im_end|>", 4093: "user"}
 
 
-def vllm(events: Events, counters: Any = ()) -> Callable[[str, dict[str, Any]], Answer | None]:
+def vllm(events: Events) -> Callable[[str, dict[str, Any]], Answer | None]:
     listed = {"data": [{"id": "smollm2", "owned_by": "vllm", "max_model_len": 2048}]}
     fixed = {"/v1/models": Answer(listed), "/version": Answer({"version": "0.32.0"})}
     fixed |= {CHAT: Answer(stream=events, broken=True), "/v1/completions": Answer(stream=events)}
-    metrics_ = iter(counters)
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
-        if path == "/metrics":
-            return next(metrics_, None)
         return Answer({"prompt": TEXTS[body["tokens"][0]]}) if path == "/detokenize" else fixed.get(path)
 
     return answer
@@ -208,28 +204,6 @@ def test_a_token_cut_within_a_character_has_no_text_of_its_own() -> None:
     run = raced(within_a_character()).speculative
     assert [token.text for token in run.rounds[15].committed] == [" help", " you", " with", ""]
     assert "".join(token.text for token in run.rounds[16].committed) == "é list of fruits."
-
-
-COUNTED = "vllm:generation_tokens_total 169\nvllm:request_success_total {}\n"
-BEFORE: dict[str, tuple[str, bool]] = {
-    "one request": (COUNTED.format("6.0"), True),
-    "two requests": (COUNTED.format("5.0"), False),
-    "restarted": (COUNTED.format("6.0") + "vllm:spec_decode_num_drafts_total 1000\n", False),
-    "NaN of another": (COUNTED.format("6.0") + "vllm:other_total NaN\n", True),
-    "a word": (COUNTED.format("many"), False),
-    **{word: (COUNTED.format(word), False) for word in ("NaN", "+Inf", "1e300", "-5")},
-    "a long line": ("vllm:other_total{" + 'position="1",' * 40_000 + "} 3\n" + COUNTED.format("6.0"), False),
-}
-
-
-@pytest.mark.parametrize("what", BEFORE)
-def test_counters_replace_a_missing_report_if_they_are_those_of_one_request(what: str) -> None:
-    before, known = BEFORE[what]
-    after = (FOLDER / "metrics.txt").read_text()
-    with engine_of(None, vllm(without(-1, "metrics"), map(Answer, (before, after)))) as engine:
-        run = run_alone(engine.decoder(Request.of("Say", pair_settings(engine.pair))))
-    counts = DraftCounts(rounds=58, proposed=174, accepted=60, by_position=(23, 20, 17), of_server=True)
-    assert run.draft_counts == (counts if known else None)
 
 
 def test_several_requests_at_once_have_the_same_sums() -> None:

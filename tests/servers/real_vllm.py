@@ -18,13 +18,13 @@ import httpx
 
 from specdemo.cli import main
 from specdemo.engines.server.engine import ServerEngine, server_pair
-from specdemo.engines.server.reports import counted_between
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import pair_settings
 from specdemo.racing.race import race, run_alone
 from specdemo.records import Comparison, Request, Server, Servers
 from specdemo.results import metrics
 from specdemo.results.agreement import agreement
+from tests.support.llama import counters
 
 PROMPTS = "How do vaccines work?", "Repeat this: red green blue red green blue", "Name three rivers."
 METHODS = {
@@ -58,12 +58,13 @@ def compare(engine: ServerEngine, url: str) -> None:
         *_, comparison = race(engine, prompt, settings)
         assert isinstance(comparison, Comparison)
         print(f"{prompt}: {agreement(comparison)}, {comparison.trace_source}, passes {metrics.passes_to(comparison)}")
-        before = httpx.get(f"{url}/metrics").text
+        before = counters(url)
         run = run_alone(engine.decoder(Request.of(prompt, settings)))
-        counted = counted_between(before, httpx.get(f"{url}/metrics").text, 96)
-        print(f"  specdemo  {run.draft_counts}\n  /metrics  {counted}", flush=True)
-        assert run.draft_counts is not None
-        assert counted == run.draft_counts.model_copy(update={"of_server": True})
+        counted, counts = counters(url) - before, run.draft_counts
+        print(f"  specdemo  {counts}\n  /metrics  {counted}", flush=True)
+        assert counts is not None
+        assert (counted["draft_tokens"], counted["accepted_tokens"]) == (counts.proposed, counts.accepted)
+        assert counted["drafts"] == counts.rounds
         assert (run.passes_known, len(run.token_ids), len(run.tokens)) == (True, 96, 96)
 
 

@@ -3,12 +3,15 @@
 python -m tests.support.llama TARGET [DRAFT [THREADS]]
 """
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 import xllamacpp
 
@@ -69,3 +72,10 @@ def main(target: str, draft: str = "", threads: str = "1") -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+def counters(url: str) -> Counter[str]:
+    """Read llama.cpp's or vLLM's own counters of speculation, by name and position, over all requests."""
+    text = httpx.get(f"{url}/metrics").text
+    found = re.findall(r'spec_decode_num_(\w+)_total(?:\{[^}]*?position="(\d+)"[^}]*\}|\S*) ([\d.]+)', text)
+    return Counter({name + position: int(float(value)) for name, position, value in found})

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import cache
 from queue import SimpleQueue
 from threading import Thread
@@ -101,13 +101,6 @@ class Client:
         if status in refusals:
             raise self._response_error(status, text)
         return failures.usable_object(status, text)
-
-    def text(self, path: str, seconds: float) -> str:
-        """Return the text at a path; empty if there is none within some seconds."""
-        with suppress(ServerError, TimeoutError):
-            status, text = _wait(asyncio.wait_for(self._request("GET", path), seconds))
-            return text if status == 200 else ""
-        return ""
 
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the object at a path, or the answer to a body. Raise ServerError for anything else."""

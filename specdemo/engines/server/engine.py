@@ -29,7 +29,6 @@ from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI
 from specdemo.engines.server.protocol import Dialect, Reader
-from specdemo.engines.server.reports import counted_between
 from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
 from specdemo.records import (
@@ -143,7 +142,6 @@ class ServerDecoder(Decoder):
     def rounds(self) -> Generator[Prefilling | Round]:
         check_prompt(self._request)
         path, body, reader = self._dialect.http_request(self._request)
-        self._counters = self._dialect.counters()
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
             yield Prefilling(0, 0)  # the request is under way
@@ -179,9 +177,6 @@ class ServerDecoder(Decoder):
         reader, rounds = self._reader, (run.prefill, *run.rounds)
         if run.finish_reason != "failed":  # otherwise its server may not answer again
             with suppress(ServerError):
-                if reader.draft_counts is None and reader.total and self._counters:
-                    after = self._dialect.counters()
-                    reader.draft_counts = counted_between(self._counters, after, reader.total)
                 rounds = tuple(map(reader.with_token_texts, rounds))
             with self._client.checking_format():
                 rounds = reader.finalized(rounds)

@@ -7,7 +7,7 @@ and each chunk holds one token.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import Any
@@ -33,7 +33,6 @@ from specdemo.strategies import Plain
 _PREFIXES = ("/v1", "/v3", "")  # where servers have the protocol; OpenVINO Model Server: v3
 _TOKEN_TEXT = 1000  # characters of a token; the longest are rows of spaces or dashes
 _TEXTS_SECONDS = 10.0  # to ask for the texts of tokens that came together, which are only for display
-_METRICS_SECONDS = 2.0  # to wait for `/metrics`, without which only the counts are missing
 
 
 class OpenAI(Dialect):
@@ -67,15 +66,8 @@ class OpenAI(Dialect):
             )
 
     def version(self) -> str:
-        return f"vLLM {self._vllm}" if self._vllm else SERVERS["openai"].removeprefix("an ")
-
-    @cached_property
-    def _vllm(self) -> str:
-        """vLLM's version; other servers have none at this path."""
-        return label((self._client.find("/version", refusals=()) or {}).get("version"))
-
-    def counters(self) -> str:
-        return self._client.text("/metrics", _METRICS_SECONDS) if self._vllm else ""
+        vllm = label((self._client.find("/version", refusals=()) or {}).get("version"))  # others have none there
+        return f"vLLM {vllm}" if vllm else SERVERS["openai"].removeprefix("an ")
 
     def http_request(self, request: Request) -> HttpRequest:
         body: dict[str, Any] = {"model": self._name, **formats.openai(request, include_defaults=False)}

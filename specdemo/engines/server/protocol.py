@@ -76,10 +76,6 @@ class Dialect(ABC):
     @abstractmethod
     def http_request(self, request: Request) -> HttpRequest: ...
 
-    def counters(self) -> str:
-        """Return the server's own counters of speculation, in Prometheus' format; empty if unknown."""
-        return ""
-
 
 def label(value: object) -> str:
     """Return what a server calls its version or the like, for display; empty if it is no text."""

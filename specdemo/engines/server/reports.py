@@ -1,17 +1,15 @@
-"""What servers report of a request's speculation, in the forms of several servers, and vLLM's counters.
+"""What servers report of a request's speculation, in the forms of several servers.
 
 A streamed chunk with token ids is one engine step, unless chunks were joined on the way or because their sender fell
 behind, or the server sends each token in a chunk of its own. A report that is malformed or contradicts itself counts
 as none.
 """
 
-from collections import Counter
 from contextlib import suppress
 from functools import reduce
 from operator import getitem
 from typing import Any, Self
 
-from prometheus_client.parser import text_string_to_metric_families
 from pydantic import AliasChoices, Field, ValidationError
 
 from specdemo.engines.server.protocol import AnswerTokens
@@ -19,7 +17,6 @@ from specdemo.records import MAX_TOKENS, DraftCounts, Record
 
 _IN_VLLM, _IN_TENSORRT = ("metrics", "speculative_decoding"), ("choices", 0, "speculative_decoding")
 _PLACES = _IN_VLLM, _IN_TENSORRT, ("sglext", "spec_tokens_details"), ("timings",)
-_COUNTERS = "spec_decode_num_", "request_success_", "generation_tokens_"  # of vLLM
 
 
 def _named(*names: str, **limits: Any) -> Any:
@@ -60,37 +57,3 @@ class Report(Record):
             by_position=by_position,
             of_server=self.draft_rounds is not None,
         )
-
-
-def counters(text: str) -> Counter[str]:
-    """Read the counters, by name and position, from Prometheus' format; sums over engines and models. ValueError:
-    this is another format.
-    """
-    totals = Counter[str]()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            name = sample.name.rpartition(":")[2]
-            if name.startswith(_COUNTERS) and name.endswith("_total"):
-                name = name.removesuffix("_total").removeprefix("spec_decode_num_")
-                totals[name + sample.labels.get("position", "")] += int(sample.value)
-    return totals
-
-
-def counted_between(before: str, after: str, tokens: int) -> DraftCounts | None:
-    """Return the counts from `/metrics` during a request with this many tokens; None if another one ended, too, or
-    they are no counts.
-    """
-    try:
-        change = counters(after)
-        change.subtract(counters(before))
-        if change["request_success"] != 1 or change["generation_tokens"] != tokens:
-            return None
-        return DraftCounts(
-            rounds=change["drafts"],
-            proposed=change["draft_tokens"],
-            accepted=change["accepted_tokens"],
-            by_position=tuple(sorted((change[name] for name in change if "per_pos" in name), reverse=True)),
-            of_server=True,
-        )
-    except (ValueError, OverflowError):
-        return None
