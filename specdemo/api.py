@@ -33,7 +33,7 @@ from specdemo.models.catalogue import (
     pair_settings,
     suggestion,
 )
-from specdemo.models.hub import download, download_source
+from specdemo.models.hub import download
 from specdemo.models.library import draft_for, library, resolve
 from specdemo.racing.trials import measured_race
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
@@ -189,7 +189,7 @@ def _model(name: str, directory: Path | None) -> Model:
         except UnknownNameError:
             if source is None and "/" not in name:
                 raise
-        *_, last = download(name) if source is None else download_source(source)
+        *_, last = download(name) if source is None else download(source.address, revision=source.revision)
         place = last.result
     return next(model for model in library(directory).models if model.path == place)
 

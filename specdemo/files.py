@@ -19,7 +19,7 @@ from typing import Any
 import platformdirs
 from pydantic_core import from_json
 
-from specdemo.errors import FileError, SpecdemoError, listed, quoted
+from specdemo.errors import FileError, SpecdemoError, quoted
 
 try:
     Path.home()
@@ -102,20 +102,17 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
-    """Make and write several files. If some fail, write the others, then raise a SpecdemoError that names them."""
-    failed = dict[str, SpecdemoError]()
+    """Make and write several files. If some fail, write the others, then raise the first one's SpecdemoError."""
+    failures = list[SpecdemoError]()
     for path, make in files.items():
         try:
             write_bytes(make(), Path(path))
         except SpecdemoError as error:
-            failed[quoted(str(path))] = error
+            failures.append(error)
         except (OSError, MemoryError) as error:  # raised by make()
-            failed[quoted(str(path))] = SpecdemoError.of(error, f"Cannot make {quoted(str(path))}", "leave it out")
-    if len(failed) > 1:
-        first = next(iter(failed.values()))
-        raise SpecdemoError(f"Cannot write {listed([*failed])}; choose other paths.") from first
-    for failure in failed.values():
-        raise failure
+            failures.append(SpecdemoError.of(error, f"Cannot make {quoted(str(path))}", "leave it out"))
+    if failures:
+        raise failures[0]
 
 
 @contextmanager

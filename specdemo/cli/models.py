@@ -16,7 +16,7 @@ from specdemo.models.catalogue import Entry, catalogue, entry_folders, exported_
 from specdemo.models.checks import check_pair
 from specdemo.models.converted import conversions, convert_models, remove_stored, stored_conversions, stored_form
 from specdemo.models.devices import in_units
-from specdemo.models.hub import download, download_source
+from specdemo.models.hub import download
 from specdemo.models.library import library, resolve
 from specdemo.records import Model, Progress
 from specdemo.text import parameters, printable
@@ -180,7 +180,7 @@ def _download(options: argparse.Namespace) -> None:
         if folder is None and source.format == "convert":
             missing.append(source.export_command(str(exported_folder(source, options.models_dir))))
         elif folder is None and source.repository is not None:
-            _show_download(source.name or source.address, download_source(source))
+            _show_download(source.name or source.address, download(source.address, revision=source.revision))
     if missing:
         raise FetchError(f"The rest of this pair must be exported with optimum-intel; run: {' && '.join(missing)}")
 

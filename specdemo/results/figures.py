@@ -160,17 +160,6 @@ def _confidence(comparison: Comparison) -> Figure:
     return figure("draft's probability", "accepted / judged", tenths, *[right] * bool(bins), **axes, **empty)
 
 
-def _positions(comparison: Comparison) -> Figure:
-    shares = metrics.per_position_acceptance(comparison.speculative)
-    shown = bars("rounds", "accepted", range(1, len(shares) + 1), shares, hovertemplate="%{y:.0%}")
-    said = {"unifiedhovertitle": {"text": "proposal %{x}"}}
-    axes = {"xaxis": {"dtick": 1, "rangemode": "normal"} | said, "yaxis": {"range": [0, 1.02], "tickformat": ".0%"}}
-    return figure("position in the round", "accepted / rounds", shown, **axes, **_empty(_NO_PROPOSALS))
-
-
-_NO_PROPOSALS = "The proposals of this run are not known."
-
-
 def _empty(reason: str) -> dict[str, Any]:
     """Words that the page shows in place of the chart if it has no data."""
     return {"meta": {"empty": reason}}
@@ -182,7 +171,6 @@ CHARTS: dict[str, tuple[str, Callable[[Comparison], Figure]]] = {
     "acceptance": ("Acceptance by round", lambda comparison: _filled("acceptance", comparison)),
     "timing": ("Milliseconds a round", lambda comparison: _filled("timing", comparison)),
     "confidence": ("Acceptance by draft confidence", _confidence),
-    "positions": ("Acceptance by position", _positions),
 }
 
 

@@ -272,7 +272,7 @@ def answer(text: str) -> str:
     return text.partition(_END)[2].strip() if _END in text else text.strip()
 
 
-_SHOWN_POSITIONS = 4  # listed in "acceptance by position"; the chart has all
+_SHOWN_POSITIONS = 8  # listed in "acceptance by position": what fits on a line
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models import catalogue
 from specdemo.models.checks import fitting_draft
 from specdemo.models.devices import devices, draft_device, memory_total
-from specdemo.models.hub import download, download_source
+from specdemo.models.hub import download
 from specdemo.models.library import add_model, library
 from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
@@ -173,4 +173,4 @@ def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Itera
         return
     for source in catalogue.find(name).sources:
         if source.repository is not None and source.format != "convert" and not catalogue.local_folder(source):
-            yield source.address, download_source(source, stop)
+            yield source.address, download(source.address, revision=source.revision, stop=stop)

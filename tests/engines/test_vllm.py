@@ -172,7 +172,6 @@ def test_counts_are_read_in_every_servers_form(server: str) -> None:
 HIDDEN: dict[str, tuple[dict[str, Any], int]] = {
     "thoughts": ({"completion_tokens_details": {"reasoning_tokens": 50}}, 50),
     "SGLang's": ({"reasoning_tokens": 50}, 50),
-    "wrong predictions": ({"completion_tokens_details": {"rejected_prediction_tokens": 50}}, 50),
     "more than there are": ({"completion_tokens_details": {"reasoning_tokens": 10**5}}, 56),
     "more than any answer has": ({"completion_tokens_details": {"reasoning_tokens": 2**31}}, 0),
     "none": ({"completion_tokens_details": None}, 0),

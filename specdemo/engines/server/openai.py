@@ -97,7 +97,7 @@ class OpenAIReader(Reader):
         self._late = ""  # text whose ids came before
         self._texts_until = 0.0  # by `perf_counter`
         self._thinks = self._thought = False
-        self._reasoning = self._rejected = 0  # tokens in the total: thoughts, and predictions that were wrong
+        self._reasoning = 0  # tokens of thoughts in the total
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         usage = event.data.get("usage")
@@ -107,7 +107,6 @@ class OpenAIReader(Reader):
             self.total = _count(usage.get("completion_tokens")) or self.total
             self.prompt_tokens = _count(usage.get("prompt_tokens"), MAX_PROMPT_TOKENS) or self.prompt_tokens
             self._reasoning = _count(details.get("reasoning_tokens")) or 0
-            self._rejected = _count(details.get("rejected_prediction_tokens")) or 0
         self._report = reports.Report.of(event.data) or self._report
         choice = next(iter(event.data.get("choices") or ()), None) or {}
         if choice.get("index"):
@@ -134,7 +133,7 @@ class OpenAIReader(Reader):
         yield from super().end()
         tokens = self.total or self._read
         self.draft_counts = self._report.counts(tokens) if self._report else None
-        hidden = self._rejected + (0 if self._thought else self._reasoning)
+        hidden = 0 if self._thought else self._reasoning
         self.hidden_tokens = min(hidden, max(tokens - 1, 0))
 
     def _text(self, choice: dict[str, Any]) -> str:
