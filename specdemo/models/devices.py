@@ -132,11 +132,7 @@ def in_units(amount: float) -> str:
     return filesize.decimal(round(amount), precision=int(amount >= 1e9))
 
 
-_NPU = (
-    "GenAI decodes speculatively on an NPU (with a draft, or the top-k tokens of an EAGLE-3 head) only in a pipeline "
-    "of static shapes that cannot be stepped, adapts the lookahead by itself and takes no confidence threshold, and "
-    "the traced engine needs dynamic shapes"
-)
+_NPU = "GenAI's speculative pipeline for NPUs cannot be stepped, and the traced engine needs dynamic shapes"
 
 # Activations that share a scale: OpenVINO's default. With 16, one choice in a hundred more agrees with exact
 # activations (docs/models.md), but passes take a tenth longer.
