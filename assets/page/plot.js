@@ -111,7 +111,7 @@ export class Chart {
     if (data.every(({ x }) => !x.length)) { // words instead of empty axes; lines of the last run would stay
       Plotly.purge(this.plot);
       for (const axis of ["xaxis", "yaxis", "yaxis2"]) full[axis] = { ...full[axis], visible: false };
-      full.annotations = [{ x: 0.5, y: 0.5, xref: "paper", yref: "paper", xanchor: "center", text: layout.meta?.empty ?? "Appears as the race goes on." }];
+      full.annotations = [{ x: 0.5, y: 0.5, xref: "paper", yref: "paper", xanchor: "center", text: "Appears as the race goes on." }];
       full.showlegend = false;
     }
     await Plotly.react(this.plot, data, full, config);

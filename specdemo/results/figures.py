@@ -156,13 +156,7 @@ def _confidence(comparison: Comparison) -> Figure:
     said = {"unifiedhovertitle": {"text": "where the draft is %{x:.0%} sure"}}
     axes = {"xaxis": {"range": [0, 1]} | said, "yaxis": {"range": [0, 1.02]}}
     tenths = bars("judged proposals", "accepted", middles, shares, **style)
-    empty = _empty("The drafter's probabilities are not known for this run.")
-    return figure("draft's probability", "accepted / judged", tenths, *[right] * bool(bins), **axes, **empty)
-
-
-def _empty(reason: str) -> dict[str, Any]:
-    """Words that the page shows in place of the chart if it has no data."""
-    return {"meta": {"empty": reason}}
+    return figure("draft's probability", "accepted / judged", tenths, *[right] * bool(bins), **axes)
 
 
 # By name: the title, and the function.

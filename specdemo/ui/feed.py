@@ -76,13 +76,11 @@ def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
 
 
 def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
+    """Tables and those charts of a finished run that have data."""
     sources = metrics.acceptance_by_source(comparison.speculative)
+    charts = ((title, make(comparison)) for name, (title, make) in CHARTS.items() if name not in LIVE)
     return [
-        *(
-            {"title": title, "figure": as_data(make(comparison))}
-            for name, (title, make) in CHARTS.items()
-            if name not in LIVE
-        ),
+        *({"title": title, "figure": as_data(figure)} for title, figure in charts if figure.data[0].x),
         *([{"title": "Drafted or copied", **_sources(sources)}] if sources else []),
     ]
 
