@@ -12,7 +12,7 @@ from uuid import uuid4
 from specdemo.exports.schema import to_json
 from specdemo.records import Comparison, ModelPair, Slice, Turn
 from specdemo.results import metrics
-from specdemo.results.figures import CHARTS, LIVE, as_data
+from specdemo.results.figures import CHARTS, as_data
 from specdemo.settings import GenerationSettings
 from specdemo.text import percent
 
@@ -76,11 +76,12 @@ def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
 
 
 def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
-    """Tables and those charts of a finished run that have data."""
     sources = metrics.acceptance_by_source(comparison.speculative)
-    charts = ((title, make(comparison)) for name, (title, make) in CHARTS.items() if name not in LIVE)
+    title, make = CHARTS["confidence"]
+    figure = make(comparison)
+    unknown = {"paragraphs": ["The drafter's probabilities are not known for this run."]}
     return [
-        *({"title": title, "figure": as_data(figure)} for title, figure in charts if figure.data[0].x),
+        {"title": title, **({"figure": as_data(figure)} if figure.data[0].x else unknown)},
         *([{"title": "Drafted or copied", **_sources(sources)}] if sources else []),
     ]
 
