@@ -1,22 +1,6 @@
 """Errors shown to users. Each message is one sentence that ends with what to do; `cause` has the original message.
 
-SpecdemoError
-├── UsageError            the request cannot be run; nothing was started
-│   ├── SettingsError     a setting is out of range, or two settings contradict each other
-│   ├── PromptError       the prompt is empty, or too long for the model
-│   ├── FileError         a file is not what was expected
-│   ├── UnknownNameError  there is no model, or no pair, of this name
-│   └── DeviceError       this machine has no such device
-├── ModelError            a model's folder or file cannot be used
-│   ├── FolderError       missing, empty, incomplete, not OpenVINO IR
-│   ├── GGUFError         not a GGUF file, incomplete, or of an unsupported kind
-│   ├── PairError         target and draft do not fit each other
-│   └── LoadError         OpenVINO refused to load it
-├── FetchError            a model could not be fetched or converted
-└── RunError              a run that had started could not continue
-    ├── CacheError        the KV cache is too small for this run, or for this machine
-    ├── EngineError       the engine failed; it is rebuilt before the next run
-    └── ServerError       a server did not answer as it should
+Of their classes, at the end of this file, a UsageError means that nothing was started.
 """
 
 import errno
@@ -149,46 +133,46 @@ def known_cause(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-class UsageError(SpecdemoError): ...
+class UsageError(SpecdemoError): ...  # the request cannot be run
 
 
-class SettingsError(UsageError): ...
+class SettingsError(UsageError): ...  # a setting is out of range, or two contradict each other
 
 
-class PromptError(UsageError): ...
+class PromptError(UsageError): ...  # empty, or too long for the model
 
 
-class FileError(UsageError): ...
+class FileError(UsageError): ...  # not what was expected
 
 
-class DeviceError(UsageError): ...
+class DeviceError(UsageError): ...  # this machine has no such device
 
 
-class UnknownNameError(UsageError): ...
+class UnknownNameError(UsageError): ...  # no model, or no pair, has this name
 
 
-class ModelError(SpecdemoError): ...
+class ModelError(SpecdemoError): ...  # a model's folder or file cannot be used
 
 
-class FolderError(ModelError): ...
+class FolderError(ModelError): ...  # missing, empty, incomplete, or not OpenVINO IR
 
 
-class GGUFError(ModelError): ...
+class GGUFError(ModelError): ...  # incomplete, of an unsupported kind, or not GGUF
 
 
-class PairError(ModelError): ...
+class PairError(ModelError): ...  # target and draft do not fit each other
 
 
-class LoadError(ModelError): ...
+class LoadError(ModelError): ...  # OpenVINO refused to load it
 
 
-class FetchError(SpecdemoError): ...
+class FetchError(SpecdemoError): ...  # a model could not be fetched or converted
 
 
-class RunError(SpecdemoError): ...
+class RunError(SpecdemoError): ...  # a run that had started could not continue
 
 
-class CacheError(RunError): ...
+class CacheError(RunError): ...  # the KV cache is too small for this run, or for this machine
 
 
 class EngineError(RunError):
@@ -200,4 +184,4 @@ class EngineError(RunError):
         return super().of(error, what, advice)
 
 
-class ServerError(RunError): ...
+class ServerError(RunError): ...  # a server did not answer as it should

@@ -171,8 +171,7 @@ def with_current(plan: Plan, settings: GenerationSettings) -> dict[str, Variant]
     variants = dict(plan.variants)
     if all(variant.settings.strategy != settings.strategy for variant in variants.values()):
         name = settings.strategy.description
-        values = {"strategy": name}
-        variants[name] = Variant(name=name, values=values, settings=settings, runtime=plan.pair.runtime)
+        variants[name] = Variant(name=name, values={"strategy": name}, settings=settings)
     return variants
 
 
