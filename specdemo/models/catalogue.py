@@ -42,7 +42,7 @@ class Source(Record):
 
     repository: str | None = None
     format: Literal["openvino", "convert", "gguf"]
-    weights: Literal["int4", "int8", "fp16", "fp32", "Q4_1"]
+    weights: Literal["int4", "int8", "fp16", "fp32", "Q4_1", "Q4_K_M"]
     disk_bytes: int
     license: str
     gated: bool = False

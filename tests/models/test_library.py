@@ -38,7 +38,7 @@ def cached(repository: str, source: Path, tmp_path: Path) -> Path:
 def test_the_catalogue_says_why_a_pair_is_not_supported() -> None:
     entries = catalogue()
     assert [entry.name for entry in entries[:3]] == ["smollm2-eagle3", "story-pair", "smollm2"]
-    assert len({entry.name for entry in entries}) == len(entries) == 14
+    assert len({entry.name for entry in entries}) == len(entries) == 15
     assert [entry.name for entry in entries if entry.kind == "eagle3"] == ["smollm2-eagle3", "qwen3-8b-eagle3"]
     for entry in entries:
         assert entry.memory_bytes > entry.disk_bytes
