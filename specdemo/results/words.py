@@ -52,7 +52,8 @@ _SOURCES = {
     "reported": "The server reported how many tokens each round accepted and, where shown, how many it proposed, but "
     "not the rejected tokens. Rounds are timed by the arrival of their tokens.",
     "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
-    "tokens without ids are divided among chunks by length, so only their total is exact.",
+    "tokens without ids are divided among chunks by length, so only their total is exact. Started with "
+    "--per-request-spec-decode-metrics summary, vLLM counts proposals.",
 }
 _NOT_QUANTIZED = (
     "Activations are not quantized here (dynamic quantization is off), which keeps outputs identical and makes steps "
