@@ -18,7 +18,7 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import Engine, check_prompt
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
-from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
+from specdemo.experiments.prompts import chosen_tasks, read_prompts
 from specdemo.experiments.report import Report, build_report, write
 from specdemo.experiments.rows import measure
 from specdemo.exports import schema
@@ -265,14 +265,12 @@ def experiment(
     named = PRESETS[preset]
     axes = {name: tuple(chosen.pop(name)) for name in Axes.model_fields if name in chosen}
     settings = named.settings(pair.models, **chosen)
-    if prompts is None or isinstance(prompts, Path):
-        most = limit or (named.limit if prompts is None else None)
-        file = None if prompts is None else read_prompts(prompts)
-        if file is not None and file.bad:
-            warnings.warn(f"Left out of {file.name}: {file.problems}.", stacklevel=2)
-        tasks = chosen_tasks(file, pair.models.target.prompts, most)
-    else:
-        tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
+    source: Any = [prompts] if isinstance(prompts, str) else prompts
+    if isinstance(source, Path):
+        source = read_prompts(source)
+        if source.bad:
+            warnings.warn(f"Left out of {source.name}: {source.problems}.", stacklevel=2)
+    tasks = chosen_tasks(source, pair.models.target.prompts, limit, named.limit)
     plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes)
     require_effect(chosen, [variant.settings for variant in plan.variants.values()], _written)
     last = None

@@ -11,19 +11,18 @@ from specdemo.cli.options import (
     Commands,
     add_json,
     add_pair,
-    add_prompts,
     add_settings,
     check_files,
+    check_typed,
     chosen_pair,
     given_settings,
     integer,
-    prompt_file,
     written,
 )
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
-from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
+from specdemo.experiments.prompts import PromptFile, chosen_tasks, read_prompts
 from specdemo.experiments.report import build_report, write
 from specdemo.experiments.rows import Result, measure
 from specdemo.files import write_json
@@ -44,7 +43,13 @@ def _add(commands: Commands, preset: Preset) -> None:
     parser.initial = preset.settings
     help_ = "prompts (default: the bundled suite); - for standard input"
     parser.add_argument("texts", metavar="PROMPT", nargs="*", help=help_)
-    add_prompts(parser, "--prompts")
+    parser.add_argument(
+        "--prompt-file",
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="prompts as text, CSV, JSON, JSON Lines or Parquet (needs pip install pyarrow); - for standard input",
+    )
     parser.add_argument(
         "--limit",
         type=integer(1),
@@ -78,12 +83,11 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     require_effect(given_settings(options, GenerationSettings), variants, written)
     limit = "" if plan.minutes is None else f", in {plan.minutes:g} min with loading; --minutes M changes that"
     size = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
-    if not options.quiet:
-        print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
-    show_conversion(convert_pair(plan.pair), quiet=options.quiet)
+    print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
+    show_conversion(convert_pair(plan.pair))
     result = None
     try:
-        with interruptible() as stop, progress("starting", quiet=options.quiet) as show:
+        with interruptible() as stop, progress("starting") as show:
             for state in measure(plan, options.load_engine, stop=stop, began=began):
                 result = state.result
                 show(state.doing, _details(state))
@@ -102,16 +106,21 @@ def _details(state: Progress[Result]) -> str:
 def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
     pair = chosen_pair(options)
     settings = preset.settings(pair, **given_settings(options, GenerationSettings))
-    path, limit = prompt_file(options, options.texts), options.limit
-    if options.texts and path is None:
-        tasks = typed_tasks(options.texts)
-    else:
-        file = None if path is None else read_prompts(path)
-        tasks = chosen_tasks(file, pair.target.prompts, limit or (preset.limit if file is None else None))
-        for line in file.about() if file is not None and not options.quiet else ():
-            print(f"specdemo: {printable(line)}", file=sys.stderr)
+    tasks = chosen_tasks(_prompts(options), pair.target.prompts, options.limit, preset.limit)
     axes = {name: _values(name, text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
     return preset.plan(pair, tasks, settings, axes, repeats=options.repeats, minutes=options.minutes)
+
+
+def _prompts(options: argparse.Namespace) -> PromptFile | list[str] | None:
+    path, typed = options.prompt_file, options.texts
+    if path is not None and typed:
+        raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
+    if path is None and typed != ["-"]:
+        return [check_typed(text, f"read it with --prompt-file {quoted(text)}") for text in typed] or None
+    file = read_prompts(path or Path("-"))
+    for line in file.about():
+        print(f"specdemo: {printable(line)}", file=sys.stderr)
+    return file
 
 
 def _values(axis: str, text: str) -> list[Any]:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ from specdemo.models.library import draft_for, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import parameters
-from specdemo.text import printable
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
@@ -53,30 +51,11 @@ def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair],
             action.help = f"{action.help} (default: {default})"
 
 
-def add_prompts(parser: argparse.ArgumentParser, *names: str) -> None:
-    parser.add_argument(
-        "--prompt-file",
-        *names,
-        type=Path,
-        metavar="FILE",
-        help="prompts as text, CSV, JSON, JSON Lines or Parquet (needs pip install pyarrow); - for standard input",
-    )
-    parser.add_argument("--quiet", action="store_true", help="show results only, no progress")
-
-
-def prompt_file(options: argparse.Namespace, typed: list[str]) -> Path | None:
-    """Return the file that prompts come from, or None if they are typed."""
-    if typed and options.prompt_file is not None:
-        raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
-    if typed == ["-"]:
-        return Path("-")
-    for text in typed:
-        with suppress(OSError, ValueError):  # too long for a path, for example
-            if Path(text).is_file():
-                advice = f"read it with --prompt-file {quoted(text)}, or pipe the text to the prompt -"
-                raise UsageError(f"The prompt {quoted(text)} is the name of a file; {advice}.")
-    file: Path | None = options.prompt_file
-    return file
+def check_typed(prompt: str, advice: str) -> str:
+    with suppress(OSError, ValueError):  # too long for a path, for example
+        if Path(prompt).is_file():
+            raise UsageError(f"The prompt {quoted(prompt)} is the name of a file; {advice}.")
+    return prompt
 
 
 def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
@@ -157,17 +136,6 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         models += [fitting] if fitting is not None else []
     runtime = catalogue.default_runtime(models[0], **given_settings(options, RuntimeSettings))
     return catalogue.pair_of(*models, runtime=runtime)
-
-
-def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
-    """Return the settings of a race. Print to standard error if prompt lookup replaces a missing draft."""
-    settings = catalogue.pair_settings(pair, **given_settings(options, GenerationSettings))
-    if pair.draft is None and settings.strategy.drafter.model:
-        raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
-    if pair.draft is None and not hasattr(options, "drafter"):
-        name = printable(pair.target.name)
-        print(f"{name} has no draft here, so prompt lookup proposes; choose one with --draft.", file=sys.stderr)
-    return settings
 
 
 def written(name: str, value: Any = True) -> str:

@@ -120,17 +120,24 @@ def typed_tasks(prompts: Sequence[str]) -> list[Task]:
     return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
 
 
-def chosen_tasks(file: PromptFile | None, prompts: Prompts, limit: int | None) -> list[Task]:
-    """Take prompts from all categories in turn, in their order, and later turns only for chat models."""
-    every = bundled_tasks(prompts) if file is None else file.tasks
-    tasks = [task for task in every if prompts == "chat" or not task.before]
+def chosen_tasks(
+    source: PromptFile | Sequence[str] | None, prompts: Prompts, limit: int | None, of_suite: int | None = None
+) -> list[Task]:
+    """Take typed prompts; or those of a file or, without any, of the bundled suite, from all categories in turn, in
+    their order, and later turns only for chat models.
+    """
+    if source is None:
+        source, limit = PromptFile("", bundled_tasks(prompts), {}), limit or of_suite
+    elif not isinstance(source, PromptFile):
+        return typed_tasks(source)
+    tasks = [task for task in source.tasks if prompts == "chat" or not task.before]
     ranks = defaultdict[str, Iterator[int]](count)
     ranked = sorted(range(len(tasks)), key=lambda index: next(ranks[tasks[index].task]))
     return [tasks[index] for index in sorted(ranked[: min(limit or MAX_PROMPTS, MAX_PROMPTS)])]
 
 
-def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
-    """Read a file or standard input (`-`); `whole`: a text is one prompt.
+def read_prompts(path: Path) -> PromptFile:
+    """Read a file or standard input (`-`).
 
     Names used again are numbered. FileError: the file is missing, too large, of another kind, or without a prompt.
     """
@@ -138,7 +145,7 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
     bad, tasks = defaultdict[str, list[str]](list), dict[str, Task]()
     copies = defaultdict[str, Iterator[int]](lambda: count(2))
     size = 0
-    for read, (place, value) in enumerate(_records(path, name, whole=whole)):
+    for read, (place, value) in enumerate(_records(path, name)):
         found = list[Task]()
         try:
             for task in _tasks(value, place.split()[1], name.split(".")[0][:_MAX_LETTERS]):
@@ -170,7 +177,7 @@ def _numbered(what: str, values: Iterable[Any]) -> _Records:
     return ((f"{what} {number}", value) for number, value in enumerate(values, 1))
 
 
-def _records(path: Path, name: str, *, whole: bool) -> _Records:
+def _records(path: Path, name: str) -> _Records:
     kind = Path(name.lower().removesuffix(".gz")).suffix
     if kind in _NO_TEXT:
         raise FileError(f"Cannot read prompts from {kind[1:].upper()}; save {quoted(name)} as text, CSV or JSON.")
@@ -199,8 +206,8 @@ def _records(path: Path, name: str, *, whole: bool) -> _Records:
         if kind not in ("", ".txt") or not any(isinstance(value, ValueError) for _, value in records):
             return records
     # blank lines separate prompts of several lines; without any, each line is a prompt
-    parts = [text] if whole else re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
-    parts = text.split("\n") if len(parts) == 1 and not whole else parts
+    parts = re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
+    parts = text.split("\n") if len(parts) == 1 else parts
     return _numbered("prompt", filter(None, map(str.strip, parts)))
 
 

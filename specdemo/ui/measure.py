@@ -88,12 +88,10 @@ class MeasureCallbacks:
         waiting = [notice("Reading the prompts …"), *unchanged, *busy]
         reading: dict[str, Any] = {"waiting": waiting, **_READ_FAILURE}
         try:
-            tasks = typed_tasks(typed)
-            if file is not None or not typed:
-                prompts = None
-                if file is not None:
-                    prompts = yield from events.run_in_child(read_prompts, Path(file), **reading)
-                tasks = chosen_tasks(prompts, pair.target.prompts, int(limit))
+            source: Any = typed or None
+            if file is not None:
+                source = yield from events.run_in_child(read_prompts, Path(file), **reading)
+            tasks = chosen_tasks(source, pair.target.prompts, int(limit))
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:

@@ -11,9 +11,8 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
-from specdemo.cli.options import chosen_pair, raced_settings
+from specdemo.cli.options import chosen_pair
 from specdemo.cli.terminal import progress
-from specdemo.errors import UsageError
 from specdemo.exports import schema
 from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE, default_pair
 from specdemo.models.devices import PROPERTIES_VARIABLE
@@ -215,16 +214,14 @@ def test_errors_shorten_long_arguments(arguments: tuple[str, ...], capsys: pytes
     assert "n" * 500 not in message
 
 
-def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    parse, alone = build_parser().parse_args, ["compare", "x", "--target", str(FIXTURES / "llama" / "target")]
-    options = parse(alone)
-    pair = chosen_pair(options)
-    assert raced_settings(options, pair).drafter == "lookup"
-    assert "has no draft here, so prompt lookup proposes" in capsys.readouterr().err
-    assert raced_settings(parse([*alone, "--drafter", "lookup"]), pair).drafter == "lookup"
-    assert capsys.readouterr().err == ""
-    with pytest.raises(UsageError, match="give one with --draft"):
-        raced_settings(parse([*alone, "--drafter", "model"]), pair)
+@pytest.mark.openvino
+def test_a_target_alone_is_raced_with_prompt_lookup_and_not_with_a_draft(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = ["compare", "x", "--repeats", "0", "--target", str(FIXTURES / "llama" / "target")]
+    assert main(alone, load=lambda *_: ScriptedEngine()) == 0
+    assert main([*alone, "--drafter", "model"], load=lambda *_: pytest.fail("nothing is loaded")) == 1
+    captured = capsys.readouterr()
+    assert "prompt lookup" in captured.out
+    assert "This pair has no draft model; add one, or choose prompt lookup." in captured.err
 
 
 def test_a_target_takes_the_draft_that_fits_unless_another_drafter_is_named() -> None:

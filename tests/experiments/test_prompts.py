@@ -161,10 +161,10 @@ def test_parquet_files_may_hold_bytes_and_are_limited(tmp_path: Path, monkeypatc
         read(prompt=["x" * 1000] * 5000)
 
 
-def test_standard_input_and_whole_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hi\n\nHo\n")))
-    file = read_prompts(Path("-"), whole=True)
-    assert (file.name, [each.prompt for each in file.tasks]) == ("standard input", ["Hi\n\nHo"])
+    file = read_prompts(Path("-"))
+    assert (file.name, [each.prompt for each in file.tasks]) == ("standard input", ["Hi", "Ho"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
