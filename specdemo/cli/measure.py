@@ -5,7 +5,6 @@ import sys
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, get_args
 
 from specdemo.cli.options import (
     Commands,
@@ -27,7 +26,7 @@ from specdemo.experiments.report import build_report, write
 from specdemo.experiments.rows import Result, measure
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
-from specdemo.records import MAX_TOKENS, Progress
+from specdemo.records import Progress
 from specdemo.settings import GenerationSettings, require_effect
 from specdemo.text import counted, printable
 
@@ -107,7 +106,7 @@ def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
     pair = chosen_pair(options)
     settings = preset.settings(pair, **given_settings(options, GenerationSettings))
     tasks = chosen_tasks(_prompts(options), pair.target.prompts, options.limit, preset.limit)
-    axes = {name: _values(name, text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
+    axes = {name: _values(text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
     return preset.plan(pair, tasks, settings, axes, repeats=options.repeats, minutes=options.minutes)
 
 
@@ -123,24 +122,8 @@ def _prompts(options: argparse.Namespace) -> PromptFile | list[str] | None:
     return file
 
 
-def _values(axis: str, text: str) -> list[Any]:
-    """Parse names, numbers such as `1-4,8`, or `none` (an empty list). UsageError: it is none of these."""
-    if text == "none":
-        return []
-    kind, *_ = get_args(Axes.model_fields[axis].annotation)
-    if kind is str:
-        return [*filter(None, map(str.strip, text.split(",")))]
-    numbers: list[Any] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            span = range(int(first), int(last) + 1) if dash else ()
-            if dash and not 0 < len(span) <= MAX_TOKENS:
-                raise ValueError(part)
-            numbers += [kind(n) for n in span] if dash else [kind(part)]
-    except ValueError as error:
-        raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
-    return list(dict.fromkeys(numbers))
+def _values(text: str) -> list[str]:
+    return [] if text == "none" else [*map(str.strip, text.split(","))]
 
 
 def _report(result: Result, path: str | None) -> None:

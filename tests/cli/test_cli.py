@@ -199,8 +199,6 @@ def test_ctrl_c_at_the_start_ends_silently() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("compare", "Say", "--engine", "n" * 5000),
-        ("compare", "Say", f"--{'n' * 5000}"),
         ("tune", "Say", "--lookaheads", "n" * 5000),
         ("models", "info", "a\0b"),
     ],

@@ -117,5 +117,5 @@ def test_a_traceback_is_logged_when_asked_for(capsys: pytest.CaptureFixture[str]
     *_, complaint, cause = capsys.readouterr().err.splitlines()
     assert complaint == "specdemo: OpenVINO cannot load 'x' on CPU; export it again."
     assert cause == "  RuntimeError: Exception from core.cpp:99"
-    assert main(["compare", "Say", "--log-level", "debug"], load=load) == 1
+    assert main(["--log-level", "debug", "compare", "Say"], load=load) == 1
     assert "Traceback (most recent call last)" in capsys.readouterr().err
