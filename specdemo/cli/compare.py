@@ -17,7 +17,6 @@ from specdemo.cli.options import (
     chosen_pair,
     given_settings,
     integer,
-    written,
 )
 from specdemo.cli.terminal import interruptible, print_figures, print_race, progress, safe_console, show_conversion
 from specdemo.engines.base import check_prompt
@@ -30,7 +29,7 @@ from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.racing.trials import MAX_SECONDS, measured_race
 from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Phase, Request
-from specdemo.settings import GenerationSettings, require_effect
+from specdemo.settings import GenerationSettings, option, require_effect
 from specdemo.text import counted
 
 
@@ -65,7 +64,7 @@ def _chosen(options: argparse.Namespace) -> tuple[ModelPair, GenerationSettings]
     pair = chosen_pair(options)
     given = given_settings(options, GenerationSettings)
     settings = pair_settings(pair, **given)
-    require_effect(given, [settings], written)
+    require_effect(given, [settings], option)
     return pair, settings
 
 

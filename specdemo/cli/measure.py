@@ -16,7 +16,6 @@ from specdemo.cli.options import (
     chosen_pair,
     given_settings,
     integer,
-    written,
 )
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
@@ -27,7 +26,7 @@ from specdemo.experiments.rows import Result, measure
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
 from specdemo.records import Progress
-from specdemo.settings import GenerationSettings, require_effect
+from specdemo.settings import GenerationSettings, option, require_effect
 from specdemo.text import counted, printable
 
 
@@ -79,7 +78,7 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     began = perf_counter()
     plan = _plan(options, preset)
     variants = [variant.settings for variant in plan.variants.values()]
-    require_effect(given_settings(options, GenerationSettings), variants, written)
+    require_effect(given_settings(options, GenerationSettings), variants, option)
     limit = "" if plan.minutes is None else f", in {plan.minutes:g} min with loading; --minutes M changes that"
     size = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
     print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)

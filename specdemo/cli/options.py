@@ -138,10 +138,6 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     return catalogue.pair_of(*models, runtime=runtime)
 
 
-def written(name: str, value: Any = True) -> str:
-    return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
-
-
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON; - for standard output")
 

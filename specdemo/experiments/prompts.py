@@ -6,12 +6,10 @@ another model's, and acceptance after them would not be the target's.
 """
 
 import csv
-import gzip
 import json
 import re
 import sys
 import warnings
-import zlib
 from ast import literal_eval
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,14 +46,13 @@ _NAMES = (
 _WRAPPERS = ("row", "body", "params", "request", "modelinput", "vars", "item", "inputs")
 _NESTED = ("paragraphs", "qas", "payloads")  # records within a record: of SQuAD, of AIPerf's inputs
 _ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an object holds several arrays
-_JUDGED = {"conversation_a", "conversation_b", "chosen", "rejected"}
 _ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
 _OF_USER, _OF_SYSTEM = ("user", "human", "prompter"), ("system", "developer")
 _OPENING, _CLOSING = "'\"{[", "'\"}]"  # of items of a list
 _LINES = (".jsonl", ".ndjson")
 _NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
 
-MAX_BYTES = 128 * 2**20  # unpacked
+MAX_BYTES = 128 * 2**20  # of a file, and of its prompts
 MAX_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
 MAX_RECORDS = 250_000  # of a file, and prompts in it, read in four seconds; its bytes hold millions of short ones
 MAX_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
@@ -178,16 +175,10 @@ def _numbered(what: str, values: Iterable[Any]) -> _Records:
 
 
 def _records(path: Path, name: str) -> _Records:
-    kind = Path(name.lower().removesuffix(".gz")).suffix
+    kind = Path(name.lower()).suffix
     if kind in _NO_TEXT:
         raise FileError(f"Cannot read prompts from {kind[1:].upper()}; save {quoted(name)} as text, CSV or JSON.")
     data = sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else read_bytes(path, MAX_BYTES, "a text file")
-    try:
-        if data.startswith(b"\x1f\x8b"):
-            with gzip.open(BytesIO(data)) as file:
-                data = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileError(f"{quoted(name)} is damaged; compress it again.") from error
     if len(data) > MAX_BYTES:
         raise FileError(f"{quoted(name)} is larger than {MAX_BYTES // 2**20} MB; choose a smaller file.")
     if data.startswith(b"PAR1"):
@@ -386,8 +377,6 @@ def _prompts(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
             before, *after = _AROUND.get(name, ("",))
             parts = (_text(fields, part) for part in (before, name, *after))
             return "", ["\n\n".join(filter(None, (*parts, _choices(fields))))]
-    if _JUDGED & fields.keys():
-        raise ValueError("it holds answers to be judged (conversation_a, chosen …), not prompts")
     if answer:
         raise ValueError(_NO_USER)
     raise ValueError("its prompt is empty" if _known(fields) else f"unknown fields ({_some([*map(quoted, fields)])})")

@@ -29,7 +29,7 @@ from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.views import BOARD, channel, script, view
 
-_FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
+_FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
 EMPTY_BOARD = "[]"
