@@ -1,18 +1,12 @@
 import argparse
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from specdemo.cli import compare, doctor, measure, models, serve
-from specdemo.cli.options import add_defaults
 from specdemo.engines import load_engine
-from specdemo.errors import SpecdemoError, capitalised
-from specdemo.models.catalogue import pair_settings
+from specdemo.errors import capitalised
 from specdemo.racing.worker import EngineFactory
-from specdemo.records import ModelPair
-from specdemo.settings import GenerationSettings
 from specdemo.version import __version__
 
 
@@ -40,13 +34,6 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
 
 
 class Parser(argparse.ArgumentParser):
-    initial: Callable[[ModelPair], GenerationSettings] = staticmethod(pair_settings)
-
-    def print_help(self, file: Any = None) -> None:
-        with suppress(SpecdemoError):  # the default pair may be unusable
-            add_defaults(self, self.initial)
-        super().print_help(file)
-
     def error(self, message: str) -> NoReturn:
         """Exit with one sentence instead of the usage."""
         if message.endswith("required: PROMPT"):

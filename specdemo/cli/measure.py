@@ -38,7 +38,6 @@ def add_to(commands: Commands) -> None:
 def _add(commands: Commands, preset: Preset) -> None:
     parser = commands.add_parser(preset.name, help=preset.help)
     parser.set_defaults(command=partial(_measure, preset=preset))
-    parser.initial = preset.settings
     help_ = "prompts (default: the bundled suite); - for standard input"
     parser.add_argument("texts", metavar="PROMPT", nargs="*", help=help_)
     parser.add_argument(

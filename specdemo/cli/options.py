@@ -27,28 +27,18 @@ Commands = Any  # of `ArgumentParser.add_subparsers`, whose type is private to a
 def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSettings | RuntimeSettings]) -> None:
     """Add one option per field, by topic. Unset ones stay out of the namespace: defaults live in the class."""
     groups: dict[str, Any] = {}
+    by_pair = {"engine"}
+    for entry in catalogue.catalogue():
+        by_pair |= entry.defaults.generation.keys() | entry.defaults.runtime.model_fields_set
     for name, field in settings.model_fields.items():
         topic = _topic(settings, name)
         if topic not in groups:
             groups[topic] = parser.add_argument_group(topic)
         flag = "--" + name.replace("_", "-")
         help_ = str(field.description).replace("%", "%%")
+        default = "depends on the pair" if name in by_pair else "on" if field.default is True else field.default
+        help_ += f" (default: {default})" if default not in (None, False, "") else ""
         groups[topic].add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
-
-
-def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair], GenerationSettings]) -> None:
-    """Add the default pair's values to the help, and mark those that depend on the pair."""
-    pair = catalogue.default_pair()
-    values = dict(initial(pair)) | dict(pair.runtime)
-    by_pair = {"engine"}
-    for entry in catalogue.catalogue():
-        by_pair |= entry.defaults.generation.keys() | entry.defaults.runtime.model_fields_set
-    for action in parser._actions:
-        value = values.get(action.dest)
-        if value not in (None, False, ""):
-            shown = "on" if value is True else value
-            default = f"the pair's; {shown} for {pair.target.name}" if action.dest in by_pair else shown
-            action.help = f"{action.help} (default: {default})"
 
 
 def check_typed(prompt: str, advice: str) -> str:
