@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import check_prompt
-from specdemo.errors import UnknownNameError, UsageError, quoted
+from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
 from specdemo.experiments.prompts import chosen_tasks, read_prompts
 from specdemo.experiments.report import Report, build_report, write
@@ -24,20 +24,11 @@ from specdemo.experiments.rows import measure
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
-from specdemo.models.catalogue import (
-    catalogue,
-    default_pair,
-    default_runtime,
-    local_folder,
-    pair_of,
-    pair_settings,
-    suggestion,
-)
-from specdemo.models.hub import download
-from specdemo.models.library import draft_for, library, resolve
+from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pair_settings, suggestion
+from specdemo.models.library import draft_for, resolve
 from specdemo.racing.trials import measured_race
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
-from specdemo.records import Comparison, Model, ModelPair, Progress, Request, Server, Servers, Slice, Turn
+from specdemo.records import Comparison, ModelPair, Progress, Request, Server, Servers, Slice, Turn
 from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.figures import Figure, chart
@@ -150,9 +141,9 @@ def load(
 ) -> Pair:
     """Return a pair by the names of its models, which are loaded when needed.
 
-    A model is named as by `specdemo models list`, or by a folder, a GGUF file or an id on the Hub, from which it is
-    downloaded if necessary. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and
-    `plain_url` name servers instead. `runtime` are runtime settings, such as `precision`.
+    A model is named as by `specdemo models list`, or by a folder or a GGUF file; a pair of the catalogue names its
+    target. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and `plain_url` name servers
+    instead. `runtime` are runtime settings, such as `precision`.
     """
     if url is not None or plain_url is not None:
         if target is not None:
@@ -163,28 +154,13 @@ def load(
         return Pair(server_pair(Servers(**{side: Server(url=url) for side, url in named.items() if url})))
     if target is None:
         return Pair(default_pair(**runtime))
-    models = [_model(str(target), models_dir)]
+    models = [resolve(target, models_dir)]
     if draft == OWN_DRAFT:
         fitting = draft_for(models[0], models_dir)
         models += [fitting] if fitting is not None else []
     elif draft is not None:
-        models.append(_model(str(draft), models_dir))
+        models.append(resolve(draft, models_dir))
     return Pair(pair_of(*models, runtime=default_runtime(models[0], **runtime)))
-
-
-def _model(name: str, directory: Path | None) -> Model:
-    targets = ((entry.name, entry.target) for entry in catalogue())
-    source = next((target for pair, target in targets if name in (pair, target.name, target.repository)), None)
-    place = None if source is None else local_folder(source, directory)
-    if place is None:
-        try:
-            return resolve(name, directory)
-        except UnknownNameError:
-            if source is None and "/" not in name:
-                raise
-        *_, last = download(name) if source is None else download(source.address, revision=source.revision)
-        place = last.result
-    return next(model for model in library(directory).models if model.path == place)
 
 
 def compare(

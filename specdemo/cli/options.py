@@ -10,10 +10,10 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from specdemo.api import OWN_DRAFT, load
 from specdemo.capabilities import SERVER_ENGINE, ServerKind
 from specdemo.errors import UsageError, quoted
 from specdemo.models import catalogue
-from specdemo.models.library import draft_for, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import parameters
@@ -115,17 +115,11 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         from specdemo.engines.server.engine import server_pair  # httpx takes a quarter of a second to import
 
         return server_pair(servers)
-    if options.target is None:
-        if options.draft is not None:
-            raise UsageError("--draft needs --target; give both.")
-        return catalogue.default_pair(**given_settings(options, RuntimeSettings))
-    names = [name for name in (options.target, options.draft) if name is not None]
-    models = [resolve(name, options.models_dir) for name in names]
-    if len(models) == 1 and getattr(options, "drafter", "model") == "model":
-        fitting = draft_for(models[0], options.models_dir)
-        models += [fitting] if fitting is not None else []
-    runtime = catalogue.default_runtime(models[0], **given_settings(options, RuntimeSettings))
-    return catalogue.pair_of(*models, runtime=runtime)
+    if options.target is None and options.draft is not None:
+        raise UsageError("--draft needs --target; give both.")
+    own = OWN_DRAFT if getattr(options, "drafter", "model") == "model" else None
+    runtime = given_settings(options, RuntimeSettings)
+    return load(options.target, options.draft or own, models_dir=options.models_dir, **runtime).models
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
