@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from specdemo.errors import FolderError, ModelError, quoted
 from specdemo.files import is_text
 from specdemo.records import Model
+from specdemo.strategies import HeadName
 
 _MODEL = ("openvino_model.xml", "openvino_model.bin")
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
@@ -200,7 +201,7 @@ def check_one_network(name: str, files: Collection[str]) -> None:
         )
 
 
-def _head(name: str, config: dict[str, Any], modes: frozenset[str]) -> Literal["eagle3"] | None:
+def _head(name: str, config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
     """Return the kind of head, from its network's runtime information or its configuration; None if not a head."""
     names = str(config.get("architectures")).lower()
     for head, noun in _OTHER_HEADS.items():
