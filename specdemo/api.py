@@ -15,7 +15,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import check_prompt
+from specdemo.engines.base import Engine, check_prompt
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
 from specdemo.experiments.prompts import chosen_tasks, read_prompts
@@ -28,7 +28,7 @@ from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pa
 from specdemo.models.library import draft_for, resolve
 from specdemo.racing.trials import measured_race
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
-from specdemo.records import Comparison, ModelPair, Progress, Request, Server, Servers, Slice, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Progress, Request, Server, Servers, Slice, Turn
 from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.figures import Figure, chart
@@ -52,6 +52,13 @@ class Pair:
     def settings(self, **chosen: Any) -> GenerationSettings:
         """Return the pair's default settings, changed as given; without a draft, the drafter is prompt lookup."""
         return pair_settings(self.models, **chosen)
+
+    def costs(self, on_event: Callable[[Any], None] = lambda event: None) -> Costs | None:
+        """In seconds, in the default engine; None if they cannot be measured. `on_event`: see `compare`."""
+        event = None
+        for event in self.work(WithEngine(self.settings().engine, self.models, _costs)):
+            on_event(event)
+        return event if isinstance(event, Costs) else None
 
     def work(self, job: Job) -> Iterator[Any]:
         """Run a job in the pair's process and yield its events; closing the iterator ends it."""
@@ -256,3 +263,7 @@ def experiment(
     if path is not None:
         write(finished, Path(path))
     return finished
+
+
+def _costs(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Costs | None]:
+    yield costs

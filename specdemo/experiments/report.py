@@ -22,7 +22,6 @@ from specdemo.results import metrics
 from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup, mean_load
 from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.words import shared_words
-from specdemo.settings import option
 from specdemo.text import counted, milliseconds, number, percent
 
 _MAX_NAMED = 4  # of the settings that may be as fast
@@ -237,11 +236,12 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
 def options_of(result: Result, name: str) -> str:
     settings = result.variants[name].settings
     names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
-    return " ".join(option(name, value) for name in names if (value := getattr(settings, name)) is not None)
+    values = {name: getattr(settings, name) for name in names}
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items() if value is not None)
 
 
 def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Part]:
-    """Speedups along the axis with the most numbers; those of the other variants as bars."""
+    """Speedups and τ along the axis with the most numbers; the other variants as bars."""
     values = {point.variant: result.variants[point.variant].values for point in measured}
     numbers = defaultdict[str, set[float]](set)
     for places in values.values():
@@ -249,19 +249,22 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
             if not isinstance(value, str):
                 numbers[name].add(value)
     axis = max(numbers, key=lambda name: len(numbers[name]), default="")
-    speedups, bars = (defaultdict[str, list[Spot]](list) for _ in range(2))
+    speedups, lengths, bars = (defaultdict[str, list[Spot]](list) for _ in range(3))
     drawn = set[str]()
     for point in measured if len(numbers[axis]) > 1 else ():
         places = values[point.variant]
         if axis in places:  # a line for each combination of the other axes
             line = ", ".join(f"{name} {value}" for name, value in places.items() if name != axis) or "speedup"
+            length = point.mean_acceptance_length
             speedups[line].append(_speedup_at(places[axis], point))
+            lengths[line].append((places[axis], length, None, None, number(length)))
             drawn.add(point.variant)
     charts: dict[str, Part] = {}
-    remark = f"Error bars: {INTERVAL}s."
+    remark, formula = f"Error bars: {INTERVAL}s.", f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
     if drawn:
         along = compared(axis, "speedup", speedups)
         charts["speedup"] = Part(f"Speedup by {axis}", figure=along, remark=remark)
+        charts["length"] = Part("Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=formula)
     others = [point for point in by_task if point.variant not in drawn]
     if others:
         several = len({point.part for point in others}) > 1

@@ -20,7 +20,7 @@ from specdemo.errors import PromptError, RunError
 from specdemo.experiments.concurrent import run_blocks
 from specdemo.experiments.plan import Group, Plan, Stage, Variant
 from specdemo.experiments.prompts import Task
-from specdemo.racing.costs import MAX_SECONDS, known_costs, load_costs
+from specdemo.racing.costs import known_costs, load_costs
 from specdemo.racing.race import run_alone
 from specdemo.racing.trials import can_run, trials, warm_up_variants
 from specdemo.racing.warm_up import WARM_UP_PROMPT
@@ -268,11 +268,14 @@ class _Measurement:
                 yield row
 
     def costs(self, engine: Engine) -> Costs | None:
-        """They are measured only for policies that depend on them, and within a time limit shorter."""
-        if not any(variant.settings.strategy.needs_costs for variant in self.plan.variants.values()):
-            return load_costs(engine.name, engine.pair)
-        seconds = MAX_SECONDS if self.plan.minutes is None else COSTS_SHARE * self.plan.minutes * 60
-        return known_costs(engine, stop=self.stop, seconds=seconds)
+        """Within a time limit they are measured only for policies that depend on them, and shorter."""
+        if self.plan.minutes is None:
+            return known_costs(engine, stop=self.stop)
+        needed = any(variant.settings.strategy.needs_costs for variant in self.plan.variants.values())
+        seconds = COSTS_SHARE * self.plan.minutes * 60
+        return (
+            known_costs(engine, stop=self.stop, seconds=seconds) if needed else load_costs(engine.name, engine.pair)
+        )
 
     def fit(self, plain: Run) -> None:
         """Shorten runs until the time allows `MIN_TRIALS` of each variant, by the pace of a plain run."""

@@ -2,14 +2,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from specdemo.cli import doctor, main
+from specdemo.models.catalogue import bundled_pair
+from tests.support.step_costs import costs_of
+
+COSTS = costs_of(draft=0.002, verify=tuple(0.010 + 0.001 * n for n in range(6)))
 
 
 def test_the_report_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor"]) == 0
+    assert main(["doctor", "--no-measure"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("```text\n")
     assert out.endswith("```\n")
@@ -17,6 +22,20 @@ def test_the_report_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[st
         assert word in out
     assert "story-pair/target, story-pair/draft" in out
     assert f"{Path.home()}/" not in out or str(Path.home()) == "/"
+
+
+def test_it_shows_this_machines_limits_and_warns_of_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = MagicMock()
+    opened.return_value.__enter__.return_value.costs.return_value = COSTS
+    opened.return_value.__enter__.return_value.settings.return_value.engine = "genai"
+    monkeypatch.setattr(doctor, "Pair", opened)
+    monkeypatch.setattr(doctor, "OtherLoad", lambda **_: MagicMock(share=lambda: 0.5))
+    first, head, *rows, warning = doctor.measured(bundled_pair())
+    assert first == "pair story-pair, genai engine: plain step 10.00 ms, draft step 2.00 ms"
+    assert head.startswith("lookahead")
+    assert [row.split()[0] for row in rows] == ["1", "2", "3", "4"], "as many as were measured"
+    assert rows[1].split() == ["2", "1.20", "1.88×"], "3 / (2 × 0.2 + 1.2)"
+    assert "50 %" in warning
 
 
 def test_an_output_that_lacks_greek_letters_is_no_error() -> None:

@@ -129,6 +129,8 @@ def test_charts_have_numbers_along_an_axis_and_others_as_bars() -> None:
     (shown,) = figures["speedup"].data
     assert [*shown.x] == [1, 4, 8]
     assert all(0 < down < y for down, y in zip(shown.error_y.arrayminus, shown.y, strict=True))
+    (lengths,) = figures["length"].data
+    assert len(lengths.y) == 3
     assert [trace.name for trace in figures["others"].data] == ["threshold 0.3", "policy auto"]
 
 
@@ -148,7 +150,7 @@ def test_the_html_opens_offline_and_draws_its_charts(browser: BrowserContext, tm
     page.on("request", lambda request: None if request.url.startswith(local) else errors.append(request.url))
     page.goto(page_path.as_uri())
     expect(page.locator("h1")).to_contain_text("Measurement of")
-    expect(page.locator(".chart")).to_have_count(2)
+    expect(page.locator(".chart")).to_have_count(3)
     for chart in page.locator(".chart").all():
         expect(chart.locator(".main-svg").first).to_be_visible()
     bars = page.locator(".xtick").all_text_contents()

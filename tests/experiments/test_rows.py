@@ -70,7 +70,7 @@ def test_an_engine_loaded_beforehand_stays_loaded() -> None:
     assert engine.requests == 0
 
 
-def test_each_engine_is_loaded_in_turn_and_closed() -> None:
+def test_each_precision_is_loaded_in_turn_and_closed() -> None:
     events: list[str] = []
 
     class Engine(ScriptedEngine):
