@@ -86,7 +86,7 @@ def test_measurements_end_in_reports(pair: specdemo.Pair, tmp_path: Path) -> Non
     tuned = specdemo.experiment(pair, PROMPT, lookaheads=[2, 4], path=path, **few)
     assert states[-1].done == states[-1].total
     assert len(tuned.rows) == 2
-    assert [*tuned.figures] == ["speedup"]
+    assert [*tuned.figures] == ["speedup", "length"]
     assert json.loads(path.read_text())["conclusion"] == tuned.opening[0]
     assert {each.suffix for each in tmp_path.iterdir()} == {".json", ".html"}
     with pytest.raises(UsageError, match="no preset 'bensh'; choose bench"):

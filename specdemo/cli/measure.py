@@ -1,6 +1,7 @@
 """`measure`, and a command for each of its presets."""
 
 import argparse
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -121,7 +122,14 @@ def _prompts(options: argparse.Namespace) -> PromptFile | list[str] | None:
 
 
 def _values(text: str) -> list[str]:
-    return [] if text == "none" else [*map(str.strip, text.split(","))]
+    """Split names, numbers such as `1-4,8`, or `none` (an empty list); `Axes` checks them."""
+    values: list[str] = []
+    for part in map(str.strip, [] if text == "none" else text.split(",")):
+        span = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part)  # a longer number is no lookahead
+        values += [*map(str, range(int(span[1]), int(span[2]) + 1))] if span else [part]
+    if not values and text != "none":
+        raise UsageError(f"{quoted(text)} names no numbers; write it like 1-4,8 or 0.2,0.4.")
+    return values
 
 
 def _report(result: Result, path: str | None) -> None:

@@ -50,7 +50,7 @@ class Variant(Record):
 class Axes(Checked):
     """The axes that vary; an empty one does not. Strategies are combined with the numbers that they take."""
 
-    lookaheads: tuple[int, ...] = Field((), description="such as 1,2,4,8")
+    lookaheads: tuple[int, ...] = Field((), description="such as 1-8,12")
     thresholds: tuple[float, ...] = Field((), description="confidence thresholds, such as 0.3,0.6")
     strategies: tuple[str, ...] = Field(
         (),

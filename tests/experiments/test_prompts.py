@@ -98,7 +98,6 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         ("some.json", lines({"prompt": {"0": "Hi"}, "source": {"0": "s"}}), [task("Hi", kind="s")]),
         ("some.json", json.dumps([{"problem": "Solve", "subject": "sums"}], indent=1), [task("Solve", kind="sums")]),
         ("some.json", lines({"prompt": "Hi"}, {"prompt": "Ho", "n": float("nan")}), [task("Hi"), task("Ho", "2")]),
-        ("some.jsonl", '\ufeff"A\u2028 🦊"\r\n"Five\x85six"', [task("A\u2028 🦊"), task("Five\x85six", "2")]),
         ("some.jsonl", lines("Hi".join('""'), ["Hi", "A\nB"]), [task("Hi"), *chat("2", system="")]),
         ("some.csv", '\ufeffPrompt;Task\r\n"Hi; ""you""\nthere";x\r\n', [task('Hi; "you"\nthere', "2", "x")]),
         ("some.csv", "prompts\nHi, you\n\nHo\n", [task("Hi, you", "2"), task("Ho", "4")]),
@@ -164,6 +163,14 @@ def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hi\n\nHo\n")))
     file = read_prompts(Path("-"))
     assert (file.name, [each.prompt for each in file.tasks]) == ("standard input", ["Hi", "Ho"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_windows_files_are_read_and_only_line_feeds_end_lines(encoding: str, tmp_path: Path) -> None:
+    prompts = ["Ein Märchen 🦊", "One\u2028two", "Three\u2029four", "Five\x85six"]
+    text = "\r\n".join(json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts)
+    found = read_prompts(written(tmp_path, "prompts.jsonl", text.encode(encoding)))
+    assert [each.prompt for each in found.tasks] == prompts
 
 
 BAD = {
