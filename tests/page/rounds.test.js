@@ -36,8 +36,10 @@ test("terms are explained wherever they appear", async () => {
   assert.deepEqual([word.textContent, word.tabIndex, document.querySelectorAll(".word").length], ["TTFT", 0, 1]);
   word.dispatchEvent(new Event("focusin", { bubbles: true }));
   assert.equal(document.querySelector("#meaning").textContent, explanations("TTFT"));
+  assert.equal(word.getAttribute("aria-describedby"), "meaning");
   document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
   assert.equal(document.querySelector("#meaning"), null);
+  assert.equal(word.hasAttribute("aria-describedby"), false);
 });
 
 test("each kind of token has its class and explanation, and none is markup", () => {
