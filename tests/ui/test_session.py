@@ -96,10 +96,10 @@ def test_a_message_without_an_answer_leaves_the_chat_unchanged() -> None:
     sessions.run.return_value = [Update(None, "Refused."), Update(None, "Stopped.")]
     pair = bundled_pair()
     chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
-    values = start_values(chat).values()
+    values = start_values(chat)
 
     def outputs(*, continue_chat: bool = True) -> list[Any]:
-        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before, last), continue_chat, "c", *values)
+        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before, last), continue_chat, "c", **values)
         return [[value for value in news[2:4] if value != gr.skip()] for news in said]
 
     assert outputs() == [[], []]

@@ -22,8 +22,8 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
-from specdemo.ui.page import StartValues, prompt_for, restore
-from specdemo.ui.registry import PAIR_NAMES, Registry
+from specdemo.ui.page import prompt_for, restore
+from specdemo.ui.registry import Registry, values_of
 from specdemo.ui.session import Sessions, Visitors
 
 PAIR = bundled_pair()
@@ -69,30 +69,23 @@ def test_a_link_carries_settings() -> None:
     assert "choose the traced engine" in str(wrong)
 
 
-def restored(saved: str) -> tuple[StartValues, dict[str, Any]]:
-    """Return the changed controls, too."""
-    start = restore(REGISTRY, saved, start_values(REGISTRY.default))
-    changed = {name: value for name, value in zip(NAMES, start.controls, strict=True) if value != gr.skip()}
-    return start, changed
+def restored(saved: str, registry: Registry = REGISTRY) -> dict[str, Any]:
+    return restore(registry, saved, start_values(registry.default))
 
 
 def test_an_invalid_stored_value_is_a_message_and_an_empty_store_changes_nothing() -> None:
-    start, changed = restored('{"prompt": "Say", "top_k": "7", "seed": "none"}')
-    assert "Seed (seed) should be a valid integer" in start.message
-    assert (start.prompt, changed) == ("Say", {"top_k": 7})
-    for nothing in ("{}", "not JSON"):
-        start, changed = restored(nothing)
-        assert changed == {}
-        assert (start.prompt, start.message, start.pair, start.header) == (gr.skip(),) * 4
+    changed = restored('{"prompt": "Say", "top_k": "7", "seed": "none"}')
+    assert "Seed (seed) should be a valid integer" in changed.pop("message")
+    assert changed == {"prompt": "Say", "top_k": 7}
+    assert restored("{}") == restored("not JSON") == {}
 
 
 def test_stored_values_are_restored() -> None:
-    start, changed = restored('{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}')
-    assert (start.prompt, start.message) == ("Say", gr.skip())
-    assert changed == {"top_k": 7, "drafter": "lookup"}
-    assert (start.pair.target, start.pair.draft, start.pair.runtime.cache_size) == (PAIR.target, None, 2)
-    assert "no draft" in start.header
-    assert dict(zip(PAIR_NAMES, start.pair_controls, strict=True))["draft"] == ""
+    changed = restored('{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}')
+    pair, header = changed.pop("pair"), changed.pop("header")
+    assert changed == {"prompt": "Say", "top_k": 7, "drafter": "lookup", **values_of(pair)}
+    assert (pair.target, pair.draft, pair.runtime.cache_size) == (PAIR.target, None, 2)
+    assert ("no draft" in header, changed["draft"]) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -104,18 +97,18 @@ def test_stored_values_are_restored() -> None:
     ],
 )
 def test_an_unusable_pair_is_a_message(saved: str, reason: str) -> None:
-    start, _ = restored(saved)
-    assert "The link&#39;s pair cannot be used." in start.message
-    assert reason in start.message
-    assert start.pair == gr.skip()
+    (name, message), *others = restored(saved).items()
+    assert (name, others) == ("message", [])
+    assert "The link&#39;s pair cannot be used." in message
+    assert reason in message
 
 
 def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None:
     runtime = PAIR.runtime.model_copy(update={"device": "MULTI:CPU(2)"})
     registry = Registry(PAIR.model_copy(update={"runtime": runtime}), Visitors())
     assert next(iter(registry.devices())) == "MULTI:CPU(2)"
-    start = restore(registry, '{"cache_size": "2", "draft_device": "CPU"}', start_values(registry.default))
-    assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
+    changed = restored('{"cache_size": "2", "draft_device": "CPU"}', registry)
+    assert ("message" in changed, changed["pair"].runtime.device) == (False, "MULTI:CPU(2)")
 
 
 def test_a_new_pair_replaces_an_example_of_the_other_kind_but_no_typed_prompt() -> None:
