@@ -38,14 +38,7 @@ class Feed:
         return len(self._lines)
 
     def add(self, piece: Slice) -> None:
-        self._append(
-            "slice",
-            side=piece.side,
-            rounds=[step.model_dump(mode="json") for step in piece.rounds],
-            done=piece.finish_reason is not None,
-            source=piece.trace_source,
-            settings_updates=[update.model_dump(mode="json") for update in piece.settings_updates],
-        )
+        self._append("slice", **piece.model_dump(mode="json"))
 
     def phase(self, text: str) -> None:
         if text != self._phase:
