@@ -103,6 +103,7 @@ register(
         unsupported=frozenset({"kv_cache", "max_assistant_tokens", "sequential"}),
         concurrent=True,
         local=False,
+        when_refused="Check which draft the server was started with.",
     )
 )
 

@@ -122,14 +122,6 @@ class Environment(Record):
     dynamic_quantization: str = "unknown"
     threads: Count | None
 
-    @property
-    def remote(self) -> bool:
-        """Whether servers decoded, which report only their names."""
-        return self.openvino_genai == NOT_USED
-
-
-NOT_USED = "not used"  # instead of OpenVINO's version if a server decodes
-
 
 # Requests.
 

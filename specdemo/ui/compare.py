@@ -95,12 +95,12 @@ class CompareCallbacks:
         with suppress(SettingsError):
             self._sessions.update_settings(str(request.session_hash), widgets.settings_from(pair, values))
 
-    def prepare(self, session_open: bool, pair: ModelPair, **values: Any) -> None:
+    def preload(self, session_open: bool, pair: ModelPair, **values: Any) -> None:
         if session_open:
             with suppress(SettingsError):
                 settings = widgets.settings_from(pair, values)
                 # on a public page, one visitor must not replace the pair that another has loaded
-                self._sessions.prepare(pair, settings, load=self._local)
+                self._sessions.preload(pair, settings, load=self._local)
 
     def repeat(
         self, request: gr.Request, session_open: bool, pair: ModelPair, finished: FinishedRun | None
@@ -189,11 +189,11 @@ def _chat(turns: tuple[Turn, ...], **options: Any) -> list[Any]:
     return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **options)]
 
 
-APPLIED = (*STRATEGY, "kv_cache")  # they change when a measured setting is applied
+APPLIED_SETTINGS = (*STRATEGY, "kv_cache")  # they change when a measured setting is applied
 COMPARE = "compare"
 FIND = "Start"
 FIND_HELP = html("paragraph", "Tries lookaheads, thresholds and policies, and sets one that is clearly faster.")
-QUICK, THOROUGH = "30 seconds", "Thorough"
+SEARCH_MINUTES = {"30 seconds": 0.5, "Thorough": 3.0}
 
 
 class CompareTab:
@@ -220,9 +220,9 @@ class CompareTab:
         self._connect_controls()
         self._connect_exports()
 
-    def prepare(self, event: Any) -> None:
+    def preload(self, event: Any) -> None:
         inputs = [self._shared.session_open, self._shared.pair]
-        event.then(self._callbacks.prepare, inputs, inputs_kwargs=self.controls, **AT_ONCE)
+        event.then(self._callbacks.preload, inputs, inputs_kwargs=self.controls, **AT_ONCE)
 
     def _add_prompt(self) -> None:
         pair = self._shared.registry.default
@@ -259,7 +259,7 @@ class CompareTab:
         with gr.Row(elem_id="finding", elem_classes="panel"):
             self.find_message = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
             self.find_effort = gr.Radio(
-                [QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort"
+                [*SEARCH_MINUTES], value="30 seconds", container=False, show_label=False, elem_id="effort"
             )
             self.find_start = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
             self.find_stop = gr.Button(
@@ -322,7 +322,7 @@ class CompareTab:
         reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
         reopened = [self.message, self.prompt, *controls.values()]
         self.race.apply(self._callbacks.reopen, pair, reopened, **latest)
-        gr.on(reading, self._callbacks.prepare, [self._shared.session_open, pair], **latest)
+        gr.on(reading, self._callbacks.preload, [self._shared.session_open, pair], **latest)
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
         valid = [*(controls[name] for name in self._appearance), self.message]
         changed = [pair.change, *(chooser.change for chooser in choosers)]
@@ -352,5 +352,5 @@ def _panel(name: str, title: str) -> None:
 
 
 def apply_setting(settings: GenerationSettings | None) -> list[Any]:
-    """Return updates of the `APPLIED` controls; None changes none of them."""
-    return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED]
+    """Return updates of the `APPLIED_SETTINGS`; None changes none of them."""
+    return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED_SETTINGS]

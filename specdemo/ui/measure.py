@@ -22,7 +22,7 @@ from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, percent, printable
 from specdemo.ui import events
-from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
+from specdemo.ui.compare import APPLIED_SETTINGS, FIND, FIND_HELP, SEARCH_MINUTES, CompareTab, apply_setting
 from specdemo.ui.controls import settings_from
 from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
@@ -132,7 +132,7 @@ class MeasureCallbacks:
         events.check_session(session_open)
         idle, busy = events.job_buttons(FIND, busy=False), events.job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
-        minutes = _MINUTES[effort]
+        minutes = SEARCH_MINUTES[effort]
         try:
             settings = settings_from(pair, values)
             shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _MAX_TOKENS)})
@@ -157,7 +157,6 @@ class MeasureCallbacks:
         yield [FIND_HELP, json.dumps([part.data()], ensure_ascii=False), *idle, *apply_setting(chosen)]
 
 
-_MINUTES = {QUICK: 0.5, THOROUGH: 3.0}
 _MAX_TOKENS = 64  # of a run; `measure` shortens them until every setting is tried
 
 
@@ -270,7 +269,7 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         inputs_kwargs=controls,
         **events.AT_ONCE,
     )
-    applied = [controls[name] for name in APPLIED]
+    applied = [controls[name] for name in APPLIED_SETTINGS]
     used = use.click(apply_setting, best, applied, **events.AT_ONCE)
     used.then(None, js=script("gradio.js", "openTab", '"compare"'))
     events.queue_for_engine(

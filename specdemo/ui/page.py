@@ -150,7 +150,7 @@ def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: Mode
     # queued: otherwise Gradio does not fire the state's change event, which updates everything about the pair
     loaded = page.load(restored, saved, [*outputs.values(), *ready], js=recall, **PRIVATE)
     loaded.then(None, inputs, js=js)
-    compare.prepare(loaded)
+    compare.preload(loaded)
     models.list_after(loaded)
 
 

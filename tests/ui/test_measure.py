@@ -15,7 +15,6 @@ from specdemo.experiments.rows import Result, measure
 from specdemo.racing.worker import Engines, Job
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
-from specdemo.ui.compare import QUICK
 from specdemo.ui.controls import start_values
 from specdemo.ui.events import job_updates
 from specdemo.ui.measure import (
@@ -111,7 +110,7 @@ def test_the_search_uses_the_current_prompt_and_the_loaded_pair() -> None:
     chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
     values = start_values(chat)
     callbacks = MeasureCallbacks(sessions)  # type: ignore[arg-type]
-    first, *_, last = callbacks.find(VISITOR, True, chat, "What one sees", QUICK, **values)
+    first, *_, last = callbacks.find(VISITOR, True, chat, "What one sees", "30 seconds", **values)
     assert "30 s with loading" in first[0]
     assert json.loads(last[1])[0]["title"].startswith(("Set: ", "Kept: "))
     (job,) = sessions.jobs

@@ -71,11 +71,11 @@ def test_an_empty_prompt_removes_the_earlier_run() -> None:
     assert worker.pairs == []
 
 
-def test_an_engine_is_prepared_in_advance_and_failures_are_left_to_the_run() -> None:
+def test_an_engine_is_loaded_in_advance_and_failures_are_left_to_the_run() -> None:
     worker, settings = Recorder(), GenerationSettings(num_assistant_tokens=3)
     sessions = Sessions(worker)  # type: ignore[arg-type]
     for load in (True, False):
-        sessions.prepare(bundled_pair(), settings, load=load)
+        sessions.preload(bundled_pair(), settings, load=load)
     job = Preload("genai", bundled_pair(), settings)
     assert worker.idle[0] == worker.idle[1].keywords["job"] == job
 
