@@ -21,7 +21,7 @@ from specdemo.errors import SettingsError
 from specdemo.models.catalogue import pair_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
-from specdemo.strategies import STRATEGIES, parameters
+from specdemo.strategies import STRATEGIES, drafters, parameters
 from specdemo.ui.parts import notice
 
 FIELDS = GenerationSettings.model_fields
@@ -73,9 +73,9 @@ def engines_for(pair: ModelPair) -> list[EngineName]:
 
 def available(pair: ModelPair, engine: EngineName, drafter: str) -> dict[str, list[str]]:
     """Return the pair's engines, this engine's drafters, and this drafter's policies."""
-    drafters = dict.fromkeys(strategy.drafter.name for strategy in strategies(engine, pair.draft_kind))
+    names = dict.fromkeys(strategy.drafter.name for strategy in strategies(engine, pair.draft_kind))
     policies = [strategy.policy.name for strategy in strategies(engine, pair.draft_kind, drafter)]
-    return {"engine": engines_for(pair), "drafter": [*drafters], "policy": policies}
+    return {"engine": engines_for(pair), "drafter": [*names], "policy": policies}
 
 
 def chosen_strategy(pair: ModelPair, values: Mapping[str, Any], *, valid: bool = False) -> dict[str, str]:
@@ -146,10 +146,12 @@ def _replacement(name: str, before: str, after: str) -> str:
 def choices_css() -> str:
     """Hide unavailable engines, drafters and policies by a class of the control, such as `no-auto`. They stay in the
     control, since Gradio refuses to restore a value that is not among its choices. Hide the settings of policies not
-    chosen, too: a policy then shows its slider at once.
+    chosen, too: a policy then shows its slider at once. Hide a draft's name in the header while it does not draft.
     """
     rule = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
     rules = [rule.format(value) for name in ("engine", "drafter", "policy") for value in _labels(name)]
+    copying = ", ".join(f'[value="{name}"]' for name, drafter in drafters().items() if not drafter.model)
+    rules.append(f"body:has(#drafter input:is({copying}):checked) #header i {{ display: none; }}")
     for policy in _labels("policy"):
         used = {name for one in STRATEGIES.values() if one.policy.name == policy for name in one.parameters()}
         unused = ", ".join(f"#{name}" for name in sorted(parameters() - used))

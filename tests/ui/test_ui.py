@@ -46,6 +46,8 @@ def test_settings_that_genai_lacks_are_not_offered() -> None:
     assert visibility(PAIR, "traced", "model", "constant")["kv_cache"]
     _, _, policy, *_ = show_valid(PAIR, "genai", "model", "auto")
     assert (policy["value"], policy["elem_classes"]) == ("constant", ["no-auto", "no-server"])
+    engine, _, policy, *_, message = show_valid(PAIR, "server", "suffix", "constant")
+    assert (engine["value"], engine["elem_classes"], "Prompt lookup" in message) == ("genai", ["no-server"], False)
     values = START | {"kv_cache": "off"}
     assert settings_from(PAIR, values) == GenerationSettings()
 
