@@ -317,12 +317,13 @@ class CompareTab:
     def _connect_controls(self) -> None:
         controls, pair = self.controls, self._shared.pair
         latest: dict[str, Any] = {"inputs_kwargs": controls, "trigger_mode": "always_last", **AT_ONCE}
-        moved = [controls[name].input for name in LIVE_CONTROLS]  # by the visitor, not by a pair that was just loaded
-        gr.on(moved, self._callbacks.update_settings, pair, **latest)
-        reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
+        # `input`: a visitor changed it, not a pair that was just loaded
+        live = [controls[name].input for name in LIVE_CONTROLS]
+        gr.on(live, self._callbacks.update_settings, pair, **latest)
+        preloading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
         reopened = [self.message, self.prompt, *controls.values()]
         self.race.apply(self._callbacks.reopen, pair, reopened, **latest)
-        gr.on(reading, self._callbacks.preload, [self._shared.session_open, pair], **latest)
+        gr.on(preloading, self._callbacks.preload, [self._shared.session_open, pair], **latest)
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
         valid = [*(controls[name] for name in self._appearance), self.message]
         changed = [pair.change, *(chooser.change for chooser in choosers)]

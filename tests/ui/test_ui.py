@@ -12,9 +12,11 @@ from specdemo.errors import SettingsError
 from specdemo.models.catalogue import Defaults, bundled_pair, bundled_prompts, find, pair_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Suffix
 from specdemo.ui.compare import CompareCallbacks, api_description
 from specdemo.ui.controls import (
     NAMES,
+    appearance,
     control,
     settings_from,
     settings_from_link,
@@ -50,6 +52,14 @@ def test_settings_that_genai_lacks_are_not_offered() -> None:
     assert (engine["value"], engine["elem_classes"], "Prompt lookup" in message) == ("genai", ["no-server"], False)
     values = START | {"kv_cache": "off"}
     assert settings_from(PAIR, values) == GenerationSettings()
+
+
+def test_a_hidden_policy_keeps_its_value_and_does_not_hide_what_is_live() -> None:
+    names = appearance(PAIR, "traced", "suffix", "confidence")
+    updates = dict(zip(names, show_valid(PAIR, "traced", "suffix", "constant"), strict=False))
+    assert updates["assistant_confidence_threshold"]["elem_classes"] == ["live"]
+    assert (updates["policy"]["visible"], "value" in updates["policy"]) == (False, False)
+    assert settings_from(PAIR, START | {"engine": "traced", "drafter": "suffix"}).strategy == Suffix(0.4, 20)
 
 
 def test_reading_the_controls_opens_no_file() -> None:
