@@ -17,7 +17,7 @@ from specdemo.ui.controls import start_values
 from specdemo.ui.models import name_of
 from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
-from specdemo.ui.server import fits
+from specdemo.ui.events import fits
 from specdemo.ui.session import Sessions, Visitors
 from tests.support.visitors import apart
 
