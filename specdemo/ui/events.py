@@ -27,7 +27,6 @@ from specdemo.ui.session import Sessions, as_failure
 
 JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger than those of a race
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
 
 # For events that visitors' programs cannot call and that show their own progress.
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -161,7 +160,7 @@ class Page(gr.Blocks):
                 raise refusal("A value is out of bounds") from error
             raise
         except Exception as error:  # Gradio would send "error: null"
-            _log.exception("an event failed")
+            logging.getLogger(__name__).exception("an event failed")
             failed = f"This action failed ({type(error).__name__}); see the server's log."
             raise gr.Error(failed, print_exception=False) from error
 

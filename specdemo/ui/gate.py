@@ -10,7 +10,7 @@ import asyncio
 import os
 import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
@@ -44,6 +44,10 @@ _EVENTS = ("/gradio_api/queue/join", "/gradio_api/run/predict", "/gradio_api/can
 _MESSAGES = ("/gradio_api/queue/data", *(f"{path}/{{session}}" for path in _CALLS))
 _EXPIRED = 'data: {"msg":"unexpected_error","message":"This session has expired. Reload the page.",'
 _EXPIRED += '"session_not_found":true,"success":false}\n\n'
+_REFUSED = (
+    "This page does not answer to the name {}, to other sites or, without --allowed-host, through a proxy; open it "
+)
+_REFUSED += "as localhost on its own machine, or start it with --allowed-host NAME.\n"
 _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "via")  # how headers begin that only proxies send
 _ADDRESS = re.compile(r"([a-z0-9._-]*[a-z0-9_-]|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?", re.IGNORECASE)
 
@@ -67,22 +71,20 @@ def host_name(address: str) -> str:
 
 
 class Gate:
-    """Middleware that refuses strangers' requests. `names`: host names besides this machine's, `*.example.org` for
-    all subdomains. `any_name`: others work, too. `local`: see `only_here`. `root`: the page's path on a proxy.
+    """Middleware that refuses strangers' requests. `allowed`: host names besides this machine's, `*.example.org` for
+    all subdomains; without any, a page that is not `local` (see `only_here`) answers to every name, since its own are
+    unknown. `root`: the page's path on a proxy.
     """
 
-    def __init__(self, app: ASGIApp, names: Sequence[str], *, any_name: bool, local: bool, root: str = "") -> None:
-        self._app, self._root, self._any_name, self._local = app, root.rstrip("/"), any_name, local
-        self._names = [name.lower().strip("[]") for name in names]
+    def __init__(self, app: ASGIApp, allowed: Sequence[str], *, local: bool, root: str = "") -> None:
+        self._app, self._local, self._any_name, self._root = app, local, not (local or allowed), root.rstrip("/")
+        names = [name.lower().strip("[]") for name in (*allowed, os.environ.get("SPACE_HOST", ""))]
+        self._named = re.compile("|".join(map(translate, names)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app, path, headers = self._app, scope.get("path", ""), Headers(raw=scope.get("headers", []))
         if scope["type"] == "http" and not self._is_known(scope["method"], headers):
-            refused = f"This page does not answer to the name {quoted(headers.get('host', ''))}, to other sites or, "
-            refused += (
-                "without --allowed-host, through a proxy; open it as localhost on its own machine, or start it "
-            )
-            app = PlainTextResponse(f"{refused}with --allowed-host NAME.\n", 403)
+            app = PlainTextResponse(_REFUSED.format(quoted(headers.get("host", ""))), 403)
         elif self._root and path == self._root:
             app = RedirectResponse(f"{self._root}/")
         elif self._root and path.startswith(f"{self._root}/"):  # else the proxy has cut it off already
@@ -97,16 +99,14 @@ class Gate:
         name, address = host_name(host), (origin or "").partition("://")[2]
         sender = host_name(address)
         proxied = any(header.startswith(_FORWARDED) for header in headers) or not is_loopback(sender or name)
-        if not (name and (self._any_name or is_loopback(name) or self._is_named(name))) or (self._local and proxied):
+        answers = self._any_name or is_loopback(name) or self._named.match(name)
+        if not (name and answers) or (self._local and proxied):
             return False
         if origin is None:  # without one, no other site can read the answer
             return method in ("GET", "HEAD") or site in (None, "same-origin", "none")
         # browsers send `Sec-Fetch-Site` on trustworthy connections; a proxy may rename `Host`
         same = site in ("same-origin", "none") if site else address.lower() == host.lower()
-        return sender != "" and (same or self._is_named(sender))
-
-    def _is_named(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self._names)
+        return sender != "" and (same or self._named.match(sender) is not None)
 
 
 class _EventData(BaseModel):
@@ -143,8 +143,7 @@ class Events:
 
     async def _sign_in(self, request: Request) -> ASGIApp:
         """Passwords could be guessed by trying many. Nobody waits, so that those who leave delay nobody."""
-        client = request.client.host if request.client else ""
-        address = ":".join(client.split(":")[:4])  # of IPv6 the network, which one person may have whole
+        address = ":".join(request.scope["client"][0].split(":")[:4])  # of IPv6 the network: one person's, perhaps
         now = monotonic()
         self._signed_in = {other: at for other, at in self._signed_in.items() if now - at < SIGN_IN_SECONDS}
         if address in self._signed_in:

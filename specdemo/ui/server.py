@@ -39,13 +39,10 @@ from specdemo.ui.gate import EVENTS, Events, Gate
 SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
 BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compressed, are about 0.7 MB
 FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
-FORM_BYTES = FILE_BYTES + 4096  # a form is around the file
 FILES = 100
 FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
 CONNECTIONS = 500  # a browser opens up to six, and keeps idle ones for five seconds
 THREADS = 32  # for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page
-_UNREADABLE = (FnIndexInferError, KeyError, TypeError, ValueError, OSError, InvalidURL, ClientDisconnect)
-_log = logging.getLogger(__name__)
 
 
 def uploads() -> Path:
@@ -95,7 +92,7 @@ async def upload(request: Request) -> Response:
 
 async def _unreadable(request: Request, error: Exception) -> Response:
     """Answer in place of a traceback: Gradio's routes raise these for names and forwarded hosts unknown to them."""
-    _log.warning("refused %s: %r", request.url.path, error)
+    logging.getLogger(__name__).warning("refused %s: %r", request.url.path, error)
     return PlainTextResponse("This request cannot be read; reload the page and try again.\n", 400)
 
 
@@ -109,23 +106,16 @@ def application(
     sessions: int = SESSIONS,
     **look: Any,
 ) -> Starlette:
-    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. A page that
-    is neither local nor has `allowed_hosts` answers to every name, since its own names are unknown.
-    """
+    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`."""
     # Gradio would log every event and tabulate them all after each one, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
     page.max_threads, page.state_session_capacity = THREADS, sessions
     page.queue(max_size=EVENTS, api_open=False)  # nothing runs outside the queue
     root = os.environ.get("GRADIO_ROOT_PATH", "")
-    unreadable = dict.fromkeys(_UNREADABLE, _unreadable)
-    gate = Middleware(
-        Gate,
-        [*allowed_hosts, *filter(None, [os.environ.get("SPACE_HOST")])],
-        any_name=not local and not allowed_hosts,
-        local=local,
-        root=urlsplit(root).path,
-    )
-    form = Route("/gradio_api/upload", upload, methods=["POST"], max_body_size=FORM_BYTES)
+    errors = (FnIndexInferError, KeyError, TypeError, ValueError, OSError, InvalidURL, ClientDisconnect)
+    unreadable = dict.fromkeys(errors, _unreadable)
+    gate = Middleware(Gate, allowed_hosts, local=local, root=urlsplit(root).path)
+    form = Route("/gradio_api/upload", upload, methods=["POST"], max_body_size=FILE_BYTES + 4096)  # around the file
     app = Starlette(
         routes=[form, *routes], middleware=[gate], exception_handlers=unreadable, max_body_size=BODY_BYTES
     )
