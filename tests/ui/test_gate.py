@@ -18,10 +18,11 @@ import gradio as gr
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from specdemo.cli import main
 from specdemo.errors import UsageError
@@ -34,6 +35,7 @@ from specdemo.ui.server import BODY_BYTES, FILE_BYTES, application, listening, v
 from tests.support.visitors import API, apart
 
 JOIN, UPLOAD = f"{API}/queue/join", f"{API}/upload"
+MESSAGES = f"{API}/queue/data?session_hash=mine"
 FORM = {"files": ("../a b\u00e9.json", b"{}")}
 JSON = {"Content-Type": "application/json"}
 CANCEL = {"session_hash": "mine", "fn_index": 1, "event_id": "none"}
@@ -168,21 +170,30 @@ def test_an_invalid_event_is_refused(served: tuple[gr.Blocks, httpx.Client], bod
 # Events
 
 
-@pytest.mark.parametrize("later", [set(), {"2"}], ids=["all read", "another event meanwhile"])
-def test_a_session_that_was_read_keeps_only_later_events(later: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("later", "leaves"),
+    [(set(), False), ({"2"}, False), ({"2"}, True)],
+    ids=["all read", "another event meanwhile", "the client left"],
+)
+def test_a_session_is_read_once_and_then_keeps_only_later_events(later: set[str], leaves: bool) -> None:
     queue = SimpleNamespace(
-        pending_event_ids_session={"mine": {"1"}}, pending_messages_per_session={"mine": "messages"}
+        pending_event_ids_session={"mine": {"1"}},
+        pending_messages_per_session={"mine": "messages"},
+        clean_events=AsyncMock(),
     )
 
-    async def told(request: Request) -> Response:
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        assert "Reload the page" in page.get(MESSAGES).text, "while it is being read"
         queue.pending_event_ids_session["mine"] = later
-        return PlainTextResponse("done")
+        if leaves:
+            raise ClientDisconnect
+        await PlainTextResponse("done")(scope, receive, send)
 
-    page = TestClient(events(queue, Starlette(routes=[Route("/{path:path}", told)])))
-    assert page.get(f"{API}/queue/data?session_hash=mine").text == "done"
-    assert queue.pending_event_ids_session == ({"mine": later} if later else {})
-    assert queue.pending_messages_per_session == ({"mine": "messages"} if later else {})
-    assert ("Reload the page" in page.get(f"{API}/queue/data?session_hash=mine").text) is not bool(later)
+    page, kept = TestClient(events(queue, told), raise_server_exceptions=False), bool(later) and not leaves
+    page.get(MESSAGES)
+    assert queue.pending_event_ids_session == ({"mine": later} if kept else {})
+    assert queue.pending_messages_per_session == ({"mine": "messages"} if kept else {})
+    assert queue.clean_events.await_count == leaves, "which ends running ones"
 
 
 @pytest.mark.parametrize(("session", "waits"), [("mine", True), ("other", False)])
@@ -196,7 +207,7 @@ def test_an_event_waits_until_its_browser_knows_that_the_stream_before_has_ended
     page = TestClient(
         events(SimpleNamespace(pending_event_ids_session={"mine": {"1"}}, pending_messages_per_session={}))
     )
-    page.get(f"{API}/queue/data?session_hash=mine")
+    page.get(MESSAGES)
     page.post(JOIN, json={"session_hash": session})
     assert slept.await_count == waits
 
@@ -381,7 +392,7 @@ def test_an_upload_is_one_file_for_an_hour(
     assert Path(path).name == "a_b\u00e9.json"
     assert Path(path).is_relative_to(os.environ["GRADIO_TEMP_DIR"])
     for name, kept in (("..", "_"), ("\u6587" * 300 + ".json", "\u6587" * 55 + ".json"), (".json", "_json")):
-        [other] = http.post(UPLOAD, files={"files": (name, b"{}")}).raise_for_status().json()
+        [other] = http.post(UPLOAD, files={"files": (name, bytes(FILE_BYTES))}).raise_for_status().json()
         assert Path(other).name == kept
         shutil.rmtree(Path(other).parent)
     for refused in (
