@@ -2,30 +2,22 @@
 
 import { board } from "./board.js";
 import { isChat } from "./race.js";
-import { acceptedIn, instead, make, renderChips, roundNote } from "./rounds.js";
-
-/** @typedef {import("./rounds.js").Round} Round */
-/** @typedef {import("./race.js").Finished} Finished */
+import { acceptedIn, instead, make, onPress, part, renderChips, roundNote } from "./rounds.js";
 
 export class Anatomy {
   /** @param {HTMLElement} element */
   constructor(element) {
-    /** @param {string} selector */
-    const find = (selector) => /** @type {HTMLElement} */ (element.querySelector(selector));
-    this.find = find;
-    this.steps = find(".steps");
+    this.find = (/** @type {string} */ selector) => part(element, selector);
+    this.steps = this.find(".steps");
     this.at = 0;
     this.run = ""; // the one shown
     this.prompt = "";
     /** @type {Round[]} */ this.rounds = []; // the prefill first
     this.steps.addEventListener("keydown", (event) => this.key(event));
-    this.steps.addEventListener("click", ({ target }) => {
-      const chosen = target instanceof Element && target.closest(".step");
-      if (chosen) this.go([...this.steps.children].indexOf(chosen));
-    });
+    onPress(this.steps, ".step", (chosen) => this.go([...this.steps.children].indexOf(chosen)));
   }
 
-  /** Show a run. If it is the same run after more repeats, the selected round stays. @param {Finished | null} finished */
+  /** Show a run. If it is the same after more repeats, the selected round stays. @param {Finished | null} finished */
   receive(finished) {
     if (!finished) return;
     const { run, record, anatomy } = finished;
@@ -43,8 +35,9 @@ export class Anatomy {
 
   /** @param {KeyboardEvent} event */
   key(event) {
+    const { at } = this;
     /** @type {Record<string, number>} */
-    const goals = { ArrowRight: this.at + 1, ArrowDown: this.at + 1, ArrowLeft: this.at - 1, ArrowUp: this.at - 1, Home: 0, End: this.steps.children.length - 1 };
+    const goals = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: Infinity };
     if (!(event.key in goals)) return;
     event.preventDefault();
     this.go(goals[event.key]);
@@ -58,8 +51,10 @@ export class Anatomy {
     steps.forEach((element, index) => element.classList.toggle("current", index === this.at));
     if (scroll) this.steps.scrollTop = steps[this.at].offsetTop - this.steps.offsetTop - this.steps.clientHeight / 2;
     this.find(".place").textContent = `round ${this.at + 1} of ${steps.length}`;
-    const before = make("span", textOf(this.rounds.slice(0, this.at + 1))), round = this.rounds[this.at + 1], accepted = acceptedIn(round);
-    const now = round.committed.map(({ text }, index) => make("span", text, `token ${index < accepted ? "accepted" : "own"}`)); // as in its row
+    const before = make("span", textOf(this.rounds.slice(0, this.at + 1)));
+    const round = this.rounds[this.at + 1];
+    const kind = (/** @type {number} */ index) => (index < acceptedIn(round) ? "accepted" : "own"); // as in its row
+    const now = round.committed.map(({ text }, index) => make("span", text, `token ${kind(index)}`));
     this.find(".so-far").replaceChildren(make("span", this.prompt, "prompt"), before, ...now);
     this.find(".so-far").scrollTop = 1e9;
     this.find(".instead").textContent = instead(round);

@@ -1,5 +1,7 @@
 // Files and texts for the reader: compressed, saved, copied and shared.
 
+import { part } from "./rounds.js";
+
 /** @param {GenericTransformStream} transform @param {Blob} blob */
 const through = (transform, blob) => new Response(blob.stream().pipeThrough(transform));
 
@@ -43,7 +45,7 @@ export async function copy(button, text) {
 /**
  * The Share menu. The page holds the JSON; the server makes the other files from it.
  * @param {HTMLElement} opener @param {HTMLElement} menu @param {() => object | undefined} record of the run shown
- * @param {(event: string, data: object) => void} trigger
+ * @param {Trigger} trigger
  */
 export function connectShareMenu(opener, menu, record, trigger) {
   menu.addEventListener("click", async ({ target }) => {
@@ -65,6 +67,6 @@ export function saveSharedFile(text) {
   for (const opener of document.querySelectorAll(".share")) opener.ariaBusy = "false";
   if (!text) return;
   const { content, type, name } = JSON.parse(text);
-  if (type === "text/markdown") void copy(/** @type {Element} */ (document.querySelector(".share")), new TextDecoder().decode(bytesOf(content)));
+  if (type === "text/markdown") void copy(part(document, ".share"), new TextDecoder().decode(bytesOf(content)));
   else save(bytesOf(content), type, name);
 }

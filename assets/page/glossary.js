@@ -22,12 +22,15 @@ const TERMS = [
   [/EAGLE-3( head)?/, "EAGLE-3 head", "a small draft that reads the target's hidden states instead of the text alone"],
   [/traced/i, "Traced", "specdemo's own decoding loop on OpenVINO; it records every proposal, with probabilities"],
   [/policy/i, "Lookahead policy", "the rule that decides when the draft stops proposing and the target checks"],
-  [/^\s*lookahead\s*$/i, "Lookahead", "proposals per round (num_assistant_tokens); which number is best depends on this machine and on how often the draft is right"],
+  [/^\s*lookahead\s*$/i, "Lookahead", "proposals per round (num_assistant_tokens); the best number depends on the machine and how often the draft is right"],
   [/^\s*drafter\s*$/i, "Drafter", "what makes the proposals: a small model, or a search for what followed the same words before"],
   [/ [↵␣→∅]+$/m, "Marks", "↵ a line break, ␣ a space, → a tab, ∅ no text: a special token, or a part of a character"],
 ];
 /** Where terms are marked; answers and prompts stay as they are. */
-const PLACES = "dt, th, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, .catalogue h3 + p, #engine label, :is(#policy, #drafter, #num_assistant_tokens) [data-testid=block-info]";
+const PLACES = [
+  "dt, th, .legend .token, #how-panel :is(.token, p:last-child), .board :is(h2, .remark), .anatomy .about, .catalogue h3 + p",
+  "#engine label, :is(#policy, #drafter, #num_assistant_tokens) [data-testid=block-info]",
+].join();
 const PAUSE_MS = 500; // before new texts are read
 
 /** The entries for a text's terms. @param {string} text */
@@ -44,14 +47,14 @@ function mark() {
   for (const place of document.querySelectorAll(PLACES)) {
     const texts = document.createTreeWalker(place, 4); // NodeFilter.SHOW_TEXT
     while (!place.querySelector(".word") && texts.nextNode()) {
-      const text = /** @type {Text} */ (texts.currentNode), match = entriesFor(text.data)[0]?.[0].exec(text.data);
+      const text = /** @type {Text} */ (texts.currentNode);
+      const match = entriesFor(text.data)[0]?.[0].exec(text.data);
       if (!match) continue;
-      const [range, word] = [document.createRange(), document.createElement("span")];
-      range.setStart(text, match.index);
-      range.setEnd(text, match.index + match[0].length);
-      Object.assign(word, { className: "word", tabIndex: place.matches("label") ? -1 : 0 }); // a radio button has the focus itself
+      const word = Object.assign(document.createElement("span"), { className: "word", textContent: match[0] });
+      word.tabIndex = place.matches("label") ? -1 : 0; // a radio button has the focus itself
       word.dataset.meaning = explanations(match[0]);
-      range.surroundContents(word);
+      text.splitText(match.index).deleteData(0, match[0].length);
+      text.after(word);
     }
   }
 }
@@ -65,9 +68,9 @@ new MutationObserver(() => {
 export const TIPS = new WeakMap();
 
 /** The tooltip's text about a token and its round. @param {Element} token */
-export const tipOf = (token) => [token, token.parentElement].map((element) => (element && TIPS.get(element))?.() ?? "").filter(Boolean).join("\n");
+export const tipOf = (token) => [token, token.parentElement].map((element) => element && TIPS.get(element)?.()).filter(Boolean).join("\n");
 
-/** The nearest element with an explanation: around the target, or in the label of its radio button. @param {EventTarget | null} target @returns {HTMLElement | null} */
+/** The nearest explained element: around it, or in a radio button's label. @param {EventTarget | null} target @returns {HTMLElement | null} */
 function explained(target) {
   if (!(target instanceof Element)) return null;
   return target.closest("[data-meaning], .text .token") ?? target.closest("label")?.querySelector("[data-meaning]") ?? null;

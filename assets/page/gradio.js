@@ -17,7 +17,8 @@ export function setPrompt(text) {
 /** Enter runs; Shift+Enter starts a new line. In Gradio it is the other way round. @param {KeyboardEvent} event */
 function enter(event) {
   const area = event.target;
-  if (event.key !== "Enter" || event.isComposing || !(area instanceof HTMLTextAreaElement) || !area.closest("#prompt")) return;
+  if (!(area instanceof HTMLTextAreaElement && area.closest("#prompt"))) return;
+  if (event.key !== "Enter" || event.isComposing) return;
   event.stopPropagation();
   event.preventDefault();
   if (event.shiftKey) {
@@ -45,8 +46,9 @@ export function note(text, ms = PATIENCE_MS) {
  */
 function oneStop({ target }) {
   if (!(target instanceof HTMLInputElement) || target.type !== "radio") return;
-  const group = target.closest("fieldset, .block"); // our own radio buttons are in none with an id, and have a common name already
-  if (group?.id) for (const radio of /** @type {NodeListOf<HTMLInputElement>} */ (group.querySelectorAll("input[type=radio]"))) radio.name = `${group.id}-choice`;
+  const id = target.closest("fieldset, .block")?.id; // our own radio buttons, which have a common name, are in none
+  if (!id) return;
+  for (const radio of document.querySelectorAll(`#${id} input[type=radio]`)) radio.setAttribute("name", `${id}-choice`);
 }
 
 document.addEventListener("keydown", enter, true);
@@ -72,7 +74,8 @@ function answer(event) {
   const busy = () => (stop && find(stop)) || place.querySelector("[role=status]")?.textContent?.includes("…");
   for (const old of document.querySelectorAll(".answer")) old.remove();
   if (busy()) {
-    button.insertAdjacentHTML("afterend", "<p class='answer' role='status'>Something else is in progress; stop it first.</p>");
+    const refusal = "Something else is in progress; stop it first.";
+    button.insertAdjacentHTML("afterend", `<p class="answer" role="status">${refusal}</p>`);
     return event.stopImmediatePropagation();
   }
   const start = performance.now();
@@ -83,7 +86,7 @@ function answer(event) {
     const ms = performance.now() - start;
     if (busy() || (!answered && ms < PATIENCE_MS)) {
       const text = place.textContent?.replace(/ \(\d+ s\)\s*$/, "").trim();
-      if (ms > 2 * CHECK_MS) button.dataset.answer = `${busy() && text ? text : "Working …"} ${Math.round(ms / 1000)} s`;
+      if (ms > 2 * CHECK_MS) button.dataset.answer = `${(busy() && text) || "Working …"} ${Math.round(ms / 1000)} s`;
       if (stop && find(stop) && button.dataset.action && !button.nextElementSibling?.matches(".answer")) {
         button.insertAdjacentHTML("afterend", "<button type='button' class='answer'>Stop</button>");
         button.nextElementSibling?.addEventListener("click", () => find(stop)?.click());
@@ -96,7 +99,8 @@ function answer(event) {
     if (button.nextElementSibling?.matches(".answer")) button.nextElementSibling.remove();
     const { left, top } = place.getBoundingClientRect();
     if (!place.textContent?.trim() || place.contains(document.elementFromPoint(left + 2, top + 2))) return;
-    button.insertAdjacentHTML("afterend", `<div class="answer message">${place.querySelector(".prose, .html-container")?.innerHTML ?? ""}</div>`); // as the server has escaped it
+    const html = place.querySelector(".prose, .html-container")?.innerHTML ?? ""; // as the server has escaped it
+    button.insertAdjacentHTML("afterend", `<div class="answer message">${html}</div>`);
   }, CHECK_MS);
 }
 document.addEventListener("click", answer, true);
@@ -114,7 +118,9 @@ export function explainQueue() {
     const words = place > "1" ? `${Number(place) - 1} before you` : "";
     if (text && text.dataset.words !== words) text.dataset.words = words;
     const said = message.querySelector("[role=status]")?.textContent; // such as that another visitor's race runs
-    for (const phase of said ? document.querySelectorAll(".race.requested .phase") : []) phase.textContent = [said, words].filter(Boolean).join(" ");
+    for (const phase of said ? document.querySelectorAll(".race.requested .phase") : []) {
+      phase.textContent = `${said} ${words}`.trim();
+    }
   }).observe(message, { childList: true, characterData: true, subtree: true });
 }
 
@@ -123,7 +129,8 @@ const nameOf = (tab) => tab?.textContent?.trim().toLowerCase() ?? "";
 
 /** Open a tab at its top. @param {string} name */
 export function openTab(name) {
-  [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[role=tab]"))].find((tab) => nameOf(tab) === name)?.click();
+  const tabs = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[role=tab]"));
+  [...tabs].find((tab) => nameOf(tab) === name)?.click();
   scrollTo({ top: 0 });
 }
 

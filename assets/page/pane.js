@@ -2,34 +2,30 @@
 
 import { copy } from "./files.js";
 import { TIPS } from "./glossary.js";
-import { make, renderRound } from "./rounds.js";
-
-/** @typedef {import("./rounds.js").Timed} Timed */
-/** @typedef {import("./rounds.js").SideName} SideName */
-/** @typedef {{ prompt: string, answer: string }} Turn */
+import { make, part, renderRound } from "./rounds.js";
 
 export class Pane {
   /** @param {HTMLElement} element @param {SideName} side */
   constructor(element, side) {
     this.side = side;
     this.source = "measured"; // of the proposals
-    this.text = /** @type {HTMLElement} */ (element.querySelector(".text"));
+    this.text = part(element, ".text");
     this.facts = /** @type {NodeListOf<HTMLElement>} */ (element.querySelectorAll("[data-fact]"));
-    this.status = /** @type {HTMLElement} */ (element.querySelector(".phase"));
+    this.status = part(element, ".phase");
     /** @type {Timed | null} */ this.last = null;
     this.following = true; // scrolled to the end, unless the reader scrolls up
-    const button = /** @type {HTMLElement} */ (element.querySelector(".copy"));
+    const button = part(element, ".copy");
     button.addEventListener("click", () => copy(button, this.answer()));
     new ResizeObserver(() => this.scroll()).observe(this.text);
     for (const kind of ["wheel", "touchmove"]) this.text.addEventListener(kind, () => this.follow(), { passive: true });
     this.text.addEventListener("keydown", (event) => this.move(event));
   }
 
-  /** Show the earlier turns of a chat, then the prompt. @param {string} prompt @param {boolean} chat @param {Turn[]} history */
+  /** Show a chat's earlier turns and the prompt. @param {string} prompt @param {boolean} chat @param {Turn[]} history */
   reset(prompt, chat, history = []) {
     this.following = true;
     this.text.replaceChildren();
-    for (const turn of history) this.text.append(make("span", turn.prompt, "said"), make("span", turn.answer, "answer"));
+    this.text.append(...history.flatMap((turn) => [make("span", turn.prompt, "said"), make("span", turn.answer, "answer")]));
     if (prompt.trim()) this.text.append(make("span", prompt, chat ? "prompt said" : "prompt"));
     this.show(0, null);
     this.scroll();
@@ -54,16 +50,19 @@ export class Pane {
   append(rounds, ms) {
     const last = rounds.at(-1);
     if (!last) return this.show(ms);
-    for (let from = 0, to = 0; from < rounds.length; from = to) {
-      const { thinking } = rounds[from];
-      while (to < rounds.length && rounds[to].thinking === thinking) to += 1;
-      if (thinking && !this.text.lastElementChild?.matches(".thinking")) this.text.insertAdjacentHTML("beforeend", "<details class='thinking'><summary></summary></details>");
-      const place = thinking ? /** @type {HTMLElement} */ (this.text.lastElementChild) : this.text;
-      place.append(...rounds.slice(from, to).map((round) => renderRound(round, this)));
-      if (thinking && place.firstChild) place.firstChild.textContent = `Thinking, ${counted(place.querySelectorAll("[data-index]").length)}`;
+    for (const round of rounds) (round.thinking ? this.thoughts() : this.text).append(renderRound(round, this));
+    for (const summary of this.text.querySelectorAll(".thinking summary")) {
+      summary.textContent = `Thinking, ${counted(this.thoughts().querySelectorAll("[data-index]").length)}`;
     }
     this.scroll();
     this.show(ms, last);
+  }
+
+  /** The folded part of the text. */
+  thoughts() {
+    const place = this.text.querySelector(".thinking") ?? this.text.appendChild(make("details", "", "thinking"));
+    if (!place.firstChild) place.append(make("summary"));
+    return place;
   }
 
   /** Show the figures `ms` into the run. @param {number} ms @param {Timed | null} round the last one that is visible */
@@ -78,7 +77,7 @@ export class Pane {
 
   /** At the end of a run, go to its start, or mark the token where the outputs diverge and go there. @param {number | null} index of the token */
   mark(index) {
-    const token = index === null ? null : /** @type {HTMLElement | null} */ (this.text.querySelector(`[data-index="${index}"]`));
+    const token = /** @type {HTMLElement | null} */ (this.text.querySelector(`[data-index="${index}"]`));
     token?.classList.add("diverges");
     token?.closest(".thinking")?.setAttribute("open", "");
     const tip = token && TIPS.get(token);

@@ -2,17 +2,13 @@
 
 import { pack, unpack } from "./files.js";
 import { formatted } from "./pane.js";
-import { make } from "./rounds.js";
+import { make, onPress, part } from "./rounds.js";
 import { isObject, isText, restore, store } from "./storage.js";
-
-/** @typedef {import("./race.js").Race} Race */
-/** @typedef {import("./race.js").Finished} Finished */
-/** A row of the table of a prompt's runs; `low` and `high` are the ends of the speedup's interval. @typedef {{ group: string, setting: string, accepted: number | null, length: number | null, speedup: number | null, low?: number | null, high?: number | null }} Row */
-/** A stored run; the race opens `packed`. @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, row: Row, packed: string }} StoredRun */
 
 const MOST_RUNS = 40; // browsers have room for 5 MB, and a long run takes about 100 kB
 const MOST_ROWS = 6; // of the table beside the controls
-const [RUNS, SHOWN] = ["specdemo-runs", "specdemo-run"]; // SHOWN: this tab's run, shown again after a reload even if other tabs ran since
+const RUNS = "specdemo-runs";
+const SHOWN = "specdemo-run"; // this tab's run, shown again after a reload even if other tabs ran since
 
 /** The stored runs, the latest first. @returns {StoredRun[]} */
 export function storedRuns() {
@@ -24,15 +20,16 @@ export function storedRuns() {
 function isRun(value) {
   if (!isObject(value) || !isObject(value.row)) return false;
   const { row, when } = value;
-  const numbers = [when, row.accepted, row.length, row.speedup, row.low, row.high].every((number) => (number ?? null) === null || Number.isFinite(number));
-  return numbers && [value.run, value.prompt, value.headline, value.packed, row.setting].every(isText);
+  const numbers = [when, row.accepted, row.length, row.speedup, row.low, row.high].map((number) => number ?? 0);
+  return numbers.every(Number.isFinite) && [value.run, value.prompt, value.headline, value.packed, row.setting].every(isText);
 }
 
 /** The row of a run: runs of one group differ in the setting alone. @param {Finished} finished @returns {Row} */
 export function rowOf({ record: { pair, prompt, settings, summary } }) {
   const [low, high] = summary.speedup_interval ?? [];
+  const { engine, drafter, max_new_tokens, do_sample } = settings;
   return {
-    group: JSON.stringify([prompt, pair.name, settings.engine, settings.drafter, settings.max_new_tokens, settings.do_sample]),
+    group: JSON.stringify([prompt, pair.name, engine, drafter, max_new_tokens, do_sample]),
     setting: summary.strategy ?? "earlier version", // which did not name it
     accepted: summary.acceptance_rate, length: summary.mean_acceptance_length, speedup: summary.speedup, low, high,
   };
@@ -43,22 +40,19 @@ const latestOf = (runs) => runs.find(({ run }) => run === restore(SHOWN, "sessio
 
 /** @param {Row} row */
 function speedupText({ speedup, low, high }) {
-  const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : ""; // runs of earlier versions lack it
-  return speedup === null ? "–" : `${speedup.toFixed(2)}×${interval}`;
+  const interval = high ? ` (${low?.toFixed(2)}–${high.toFixed(2)})` : "";
+  return speedup ? `${speedup.toFixed(2)}×${interval}` : "–";
 }
 
 export class Past {
-  /** @param {HTMLElement} element @param {Race} race plays a run that is opened */
+  /** @param {HTMLElement} element @param {import("./race.js").Race} race plays a run that is opened */
   constructor(element, race) {
     this.element = element;
     this.race = race;
-    this.list = /** @type {HTMLElement} */ (element.querySelector("ol"));
+    this.list = part(element, "ol");
     race.root.addEventListener("finished", (event) => this.add(/** @type {CustomEvent} */ (event).detail));
-    element.querySelector(".forget")?.addEventListener("click", () => this.write([]));
-    this.list.addEventListener("click", ({ target }) => {
-      const run = target instanceof Element && target.closest("button")?.closest("li")?.dataset.run;
-      if (run) void this.open(run);
-    });
+    onPress(element, ".forget", () => this.write([]));
+    onPress(this.list, ".open", ({ dataset }) => this.open(dataset.run ?? ""));
     addEventListener("storage", ({ key }) => key === RUNS && this.draw()); // another tab's
     this.draw();
   }
@@ -78,7 +72,8 @@ export class Past {
     const runs = storedRuns();
     const when = runs.find((other) => other.run === run)?.when ?? Date.now();
     const others = runs.filter((other) => other.run !== run);
-    this.write([{ run, when, prompt, headline, made_by, row: rowOf(finished), packed }, ...others].sort((a, b) => b.when - a.when));
+    const stored = { run, when, prompt, headline, made_by, row: rowOf(finished), packed };
+    this.write([stored, ...others].sort((a, b) => b.when - a.when));
   }
 
   /** @param {StoredRun[]} runs */
@@ -91,7 +86,7 @@ export class Past {
   /** @param {StoredRun} stored */
   row({ run, when, prompt, headline, made_by }) {
     const [row, open] = [make("li"), make("button", "", "open")];
-    row.dataset.run = run;
+    row.dataset.run = open.dataset.run = run;
     open.append(make("b", headline), make("span", prompt));
     row.append(open, make("small", `${new Date(when).toLocaleString()} · ${made_by}`));
     return row;
@@ -103,19 +98,16 @@ export class Past {
     /** @type {Map<string, Row>} */
     const rows = new Map();
     for (const { row } of runs) if (row.group === latest?.row.group && !rows.has(row.setting)) rows.set(row.setting, row);
-    const shown = [...rows.values()].slice(0, MOST_ROWS).sort((a, b) => a.setting.localeCompare(b.setting, undefined, { numeric: true }));
+    const { compare } = new Intl.Collator(undefined, { numeric: true });
+    const shown = [...rows.values()].slice(0, MOST_ROWS).sort((a, b) => compare(a.setting, b.setting));
     const best = shown.find((row) => shown.every((other) => other === row || (row.low ?? 0) > (other.high ?? Infinity)));
-    document.querySelector("#own-runs tbody")?.replaceChildren(...(shown.length > 1 ? shown : []).map((row) => {
-      const element = make("tr", "", row === best ? "best" : "");
+    const lines = shown.map((row) => {
+      const line = make("tr", "", row === best ? "best" : "");
       const cells = [row.setting, formatted("alpha", row.accepted), row.length?.toFixed(1) ?? "–", speedupText(row)];
-      element.append(...cells.map((text) => make("td", text)));
-      return element;
-    }));
-  }
-
-  /** @param {string} run */
-  forget(run) {
-    this.write(storedRuns().filter((other) => other.run !== run));
+      line.append(...cells.map((text) => make("td", text)));
+      return line;
+    });
+    document.querySelector("#own-runs tbody")?.replaceChildren(...(shown.length > 1 ? lines : []));
   }
 
   /** A stored run; null if it cannot be unpacked or is of schema 2, and then it is dropped. @param {string} run @returns {Promise<Finished | null>} */
@@ -125,7 +117,7 @@ export class Past {
       if (!finished.record.settings_updates) throw new TypeError("schema 2");
       return finished;
     } catch {
-      this.forget(run);
+      this.write(storedRuns().filter((other) => other.run !== run));
       return null;
     }
   }

@@ -6,9 +6,6 @@
 
 import { SIDES, Timeline } from "./rounds.js";
 
-/** @typedef {import("./rounds.js").Round} Round */
-/** @typedef {import("./rounds.js").Timed} Timed */
-/** @typedef {import("./rounds.js").SideName} SideName */
 /** @typedef {{ timeline: Timeline, rounds: Timed[], done: boolean, shown: number }} Side */
 
 const WATCH_MS = 4000; // playing time of a replay
@@ -29,18 +26,15 @@ export class Player {
     this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
     this.reducedMotion.addEventListener("change", ({ matches }) => matches && this.playing && this.skip());
     /** @type {Record<SideName, Side>} */ this.sides = { plain: newSide(), speculative: newSide() };
-    this.limit = 0;
     this.sequential = this.calm = false;
-    this.position = 0;
+    this.limit = this.position = this.receivedTo = this.receivedAt = this.rate = this.interval = 0;
     /** @type {number | null} */ this.factor = null;
     /** @type {number | null} */ this.fittedFactor = null;
     this.complete = this.playing = this.live = this.immediate = this.ended = false;
-    this.receivedTo = this.receivedAt = this.rate = 0;
-    this.interval = FIRST_SLICE_MS;
     this.reset({});
   }
 
-  /** @param {{ limit?: number, sequential?: boolean, calm?: boolean }} run calm: slower, and sparing, as an engine may be loading */
+  /** @param {{ limit?: number, sequential?: boolean, calm?: boolean }} run calm: slower, sparing an engine that may load */
   reset({ limit = 0, sequential = false, calm = false }) {
     this.stopTimer();
     this.sides = { plain: newSide(), speculative: newSide() };
@@ -49,13 +43,13 @@ export class Player {
     Object.assign(this, { receivedTo: 0, receivedAt: performance.now(), interval: FIRST_SLICE_MS, rate: 0 });
   }
 
-  /** @param {SideName} name @param {Round[]} rounds @param {boolean} done @param {{ proposed: number, accepted: number } | null} [counts] */
+  /** @param {SideName} name @param {Round[]} rounds @param {boolean} done @param {Counts} counts */
   add(name, rounds, done, counts = null) {
     this.sides[name].timeline.push(rounds, counts);
     this.sides[name].done = done;
   }
 
-  /** Replace rounds that a server has revised, and play again. @param {SideName} name @param {Round[]} rounds all of the side @param {{ proposed: number, accepted: number } | null} [counts] */
+  /** Replace rounds that a server has revised, and play again. @param {SideName} name @param {Round[]} rounds all of the side @param {Counts} counts */
   finish(name, rounds, counts = null) {
     const side = this.sides[name];
     const same = side.rounds.every(({ round }, index) => JSON.stringify(round) === JSON.stringify(rounds[index]));
@@ -85,8 +79,9 @@ export class Player {
 
   /** Milliseconds that the longer side will take at its pace so far; null while that is unknown. */
   expected() {
-    const all = Object.values(this.sides), running = all.find((side) => side.rounds.at(-1)?.ms); // the plain one may have failed
-    const sides = !this.sequential ? all : [running ?? this.sides.plain]; // one after the other, or one alone
+    const all = Object.values(this.sides);
+    const running = all.find((side) => side.rounds.at(-1)?.ms) ?? this.sides.plain; // which may have failed
+    const sides = this.sequential ? [running] : all; // one after the other, or one alone
     const estimates = sides.map((side) => {
       const last = side.rounds.at(-1);
       if (!last?.ms) return null;

@@ -2,22 +2,19 @@
 // get their data here, from its rounds. Replays and reports contain this file, too.
 
 import { unpack } from "./files.js";
+import { make } from "./rounds.js";
 
-/** @typedef {import("./rounds.js").Timed} Timed */
-/** @typedef {import("./rounds.js").SideName} SideName */
-/** @typedef {{ data: any[], layout: any }} Figure in the light scheme's colours, without the template */
-/** @typedef {{ script: string, colours: Record<string, string>, template: any, config: any, charts: Record<string, Figure> }} PageCharts */
-/** @typedef {{ round: number, label: string }} SettingsUpdate */
-
-const [REDRAW_MS, BUSY_MS] = [250, 1000]; // between drawings; while an engine on this machine may compute, at most BUSY_MS
+const REDRAW_MS = 250; // between drawings
+const BUSY_MS = 1000; // at most, while an engine on this machine may compute
 const IDLE_FACTOR = 40; // then, idle this many times as long as a drawing took
 const NARROW = 420; // pixels; narrower charts have a legend instead of axis titles
 const touch = matchMedia("(pointer: coarse)"); // a finger scrolls the page, and a tap names values
 
-/** @param {Timed} timed @returns {Record<string, number | null>} as `columns` in `figures.py`; null or missing: nothing to draw */
-export function columns({ round: { seconds, draft_seconds, verify_seconds, proposed: proposals }, number, ms, tokens, accepted, proposed, alpha }) {
-  const [whole, draft, verify] = [seconds, draft_seconds, verify_seconds].map((duration) => 1000 * (duration ?? 0));
-  const copied = proposals?.filter((proposal) => proposal.copied).length || null;
+/** As `columns` in `figures.py`; null or missing: nothing to draw. @param {Timed} timed @returns {Record<string, number | null>} */
+export function columns({ round, number, ms, tokens, accepted, proposed, alpha }) {
+  const times = [round.seconds, round.draft_seconds, round.verify_seconds];
+  const [whole, draft, verify] = times.map((seconds) => 1000 * (seconds ?? 0));
+  const copied = round.proposed?.filter((proposal) => proposal.copied).length || null;
   return {
     round: number || null, seconds: ms / 1000, tokens, step: whole,
     ...(number && proposed !== null && { accepted, unaccepted: proposed - accepted, alpha, copied }),
@@ -32,8 +29,9 @@ function load() {
   const packed = document.querySelector("#plotly");
   loading ??= (async () => {
     if (!packed) await new Promise((done) => requestIdleCallback(done, { timeout: 2000 }));
-    const page = JSON.parse(document.querySelector("#charts")?.textContent ?? (await (await fetch(new URL("specdemo/charts.json", document.baseURI))).text()));
-    if (packed) document.head.append(Object.assign(document.createElement("script"), { textContent: await unpack(packed.textContent ?? "") }));
+    const charts = document.querySelector("#charts")?.textContent;
+    const page = charts ? JSON.parse(charts) : await (await fetch(new URL("specdemo/charts.json", document.baseURI))).json();
+    if (packed) document.head.append(make("script", await unpack(packed.textContent ?? "")));
     else await import(new URL(page.script, document.baseURI).href);
     return { Plotly: /** @type {any} */ (globalThis).Plotly, page };
   })();
@@ -53,12 +51,15 @@ export class Chart {
     this.lastDrawing = ""; // not repeated, which would hide the values that a tap has shown
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
     /** @type {(figure: Figure) => void} */ this.fill = () => {}; // adds the data to one of the page's charts
-    /** @type {any} */ this.plot = element.appendChild(document.createElement("div"));
-    this.numbers = element.appendChild(Object.assign(document.createElement("div"), { className: "menu scroll", popover: "auto" }));
-    const opener = element.appendChild(Object.assign(document.createElement("button"), { type: "button", className: "numbers", textContent: "Numbers" }));
-    opener.popoverTargetElement = this.numbers;
-    this.numbers.addEventListener("beforetoggle", () => this.numbers.replaceChildren(this.table()));
-    for (const kind of ["touchstart", "touchmove"]) element.addEventListener(kind, (event) => { event.preventDefault = () => {}; }, { capture: true, passive: true }); // otherwise Plotly prevents scrolling
+    /** @type {any} */ this.plot = element.appendChild(make("div"));
+    const numbers = Object.assign(make("div", "", "menu scroll"), { popover: "auto" });
+    numbers.addEventListener("beforetoggle", () => numbers.replaceChildren(this.table()));
+    const opener = Object.assign(make("button", "Numbers", "numbers"), { type: "button", popoverTargetElement: numbers });
+    element.append(numbers, opener);
+    for (const kind of ["touchstart", "touchmove"]) { // otherwise Plotly prevents scrolling
+      const unpreventable = (/** @type {Event} */ event) => { event.preventDefault = () => {}; };
+      element.addEventListener(kind, unpreventable, { capture: true, passive: true });
+    }
     new ResizeObserver(() => this.draw()).observe(element);
     new MutationObserver(() => this.draw()).observe(document.body, { attributeFilter: ["class"] });
   }
@@ -67,16 +68,18 @@ export class Chart {
   show(figure, run = "") {
     Object.assign(this, { figure, run });
     this.drawSoon();
+    return this.element;
   }
 
-  /** Show the rounds of both sides so far. @param {Record<SideName, Timed[]>} sides @param {SettingsUpdate[]} updates @param {string} run @param {boolean} busy */
+  /** Show the rounds of both sides so far. @param {Sides} sides @param {SettingsUpdate[]} updates @param {string} run @param {boolean} busy */
   grow(sides, updates, run, busy) {
     Object.assign(this, { run, busy, fill: (/** @type {Figure} */ figure) => filled(figure, sides, updates) });
     this.drawSoon();
   }
 
   drawSoon() {
-    this.timer ??= setTimeout(() => this.draw(), this.busy ? Math.min(Math.max(REDRAW_MS, IDLE_FACTOR * this.drawingMs), BUSY_MS) : REDRAW_MS);
+    const wait = this.busy ? Math.min(IDLE_FACTOR * this.drawingMs, BUSY_MS) : 0;
+    this.timer ??= setTimeout(() => this.draw(), Math.max(wait, REDRAW_MS));
   }
 
   async draw() {
@@ -90,16 +93,20 @@ export class Chart {
     const start = performance.now();
     const figure = coloured(this.figure ?? page.charts[this.name ?? ""], page);
     this.fill(figure);
-    const { data, layout } = figure, config = { ...page.config, ...(touch.matches && { displayModeBar: false }) };
-    this.plot.setAttribute("role", "group");
-    this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${titleOf(layout.xaxis)}: ${data.map(({ name }) => name).join(", ")}`;
+    const { data, layout } = figure;
     this.xTitle = titleOf(layout.xaxis);
+    this.plot.setAttribute("role", "group");
+    this.plot.ariaLabel = `${titleOf(layout.yaxis)} by ${this.xTitle}: ${data.map(({ name }) => name).join(", ")}`;
     if (this.element.classList.toggle("narrow", width < NARROW && layout.showlegend !== false)) {
       for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], title: { text: "" } };
-      Object.assign(layout, { legend: { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -6 }, margin: { ...layout.margin, l: 32 } });
+      layout.legend = { y: 0, yanchor: "bottom", font: { size: 10 }, indentation: -6 };
+      layout.margin = { ...layout.margin, l: 32 };
     }
-    const fixed = touch.matches ? { dragmode: false, xaxis: { ...layout.xaxis, fixedrange: true }, yaxis: { ...layout.yaxis, fixedrange: true } } : {};
-    const full = { ...layout, ...fixed, template: coloured(page.template, page), width, height, uirevision: this.run };
+    const full = { ...layout, template: coloured(page.template, page), width, height, uirevision: this.run };
+    if (touch.matches) {
+      full.dragmode = false;
+      for (const axis of ["xaxis", "yaxis"]) full[axis] = { ...full[axis], fixedrange: true };
+    }
     if (document.body.classList.contains("presenting")) { // read in the last row
       const font = { size: 18 };
       for (const axis of ["xaxis", "yaxis", "yaxis2"]) full[axis] = { ...full[axis], title: { ...full[axis]?.title, font } };
@@ -111,31 +118,31 @@ export class Chart {
     if (data.every(({ x }) => !x.length)) { // words instead of empty axes; lines of the last run would stay
       Plotly.purge(this.plot);
       for (const axis of ["xaxis", "yaxis", "yaxis2"]) full[axis] = { ...full[axis], visible: false };
-      full.annotations = [{ x: 0.5, y: 0.5, xref: "paper", yref: "paper", xanchor: "center", text: "Appears as the race goes on." }];
+      const text = "Appears as the race goes on.";
+      full.annotations = [{ x: 0.5, y: 0.5, xref: "paper", yref: "paper", xanchor: "center", text }];
       full.showlegend = false;
     }
-    await Plotly.react(this.plot, data, full, config);
+    await Plotly.react(this.plot, data, full, touch.matches ? { ...page.config, displayModeBar: false } : page.config);
     this.drawingMs = performance.now() - start;
   }
 
   /** The drawn numbers, with a row for each x. */
   table() {
-    const { data = [] } = this.plot;
-    /** @type {Map<any, any[]>} */ const rows = new Map();
-    data.forEach((/** @type {any} */ { x = [], y = [] }, /** @type {number} */ index) => x.forEach((/** @type {any} */ at, /** @type {number} */ number) => {
-      rows.set(at, Object.assign(rows.get(at) ?? [], { [index]: y[number] }));
+    /** @type {{ name: string, x?: any[], y?: any[] }[]} */ const data = this.plot.data ?? [];
+    const all = [...new Set(data.flatMap(({ x = [] }) => [...x]))].sort((a, b) => a - b);
+    const rows = all.map((at) => [at, ...data.map(({ x = [], y = [] }) => y[x.lastIndexOf(at)])].map((value) => {
+      return typeof value === "number" ? String(Number(value.toPrecision(4))) : value ?? "";
     }));
-    const text = (/** @type {any} */ value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : value ?? "");
-    const names = data.map((/** @type {any} */ { name }) => name);
-    return table([this.xTitle, ...names], [...rows].sort(([a], [b]) => a - b).map(([at, values]) => [at, ...names.map((/** @type {any} */ _, /** @type {number} */ index) => values[index])].map(text)));
+    return table([this.xTitle, ...data.map(({ name }) => name)], rows);
   }
 }
 
-/** Fill each trace from the columns that it names, and mark changed settings. @param {Figure} figure @param {Record<SideName, Timed[]>} sides @param {SettingsUpdate[]} updates */
+/** Fill each trace from the columns that it names, and mark changes. @param {Figure} figure @param {Sides} sides @param {SettingsUpdate[]} updates */
 function filled({ data, layout }, sides, updates) {
   const rows = { plain: sides.plain.map(columns), speculative: sides.speculative.map(columns) };
   for (const trace of data) {
-    const { side, x, y } = trace.meta, known = rows[/** @type {SideName} */ (side)].filter((row) => (row[x] ?? null) !== null && (row[y] ?? null) !== null);
+    /** @type {{ side: SideName, x: string, y: string }} */ const { side, x, y } = trace.meta;
+    const known = rows[side].filter((row) => [row[x], row[y]].every((value) => (value ?? null) !== null));
     Object.assign(trace, { x: known.map((row) => row[x]), y: known.map((row) => row[y]) });
   }
   const applied = updates.filter(({ round }) => round < rows.speculative.length);
@@ -147,7 +154,10 @@ function filled({ data, layout }, sides, updates) {
 /** The figure with the colours of the light scheme replaced by those of the page. @template T @param {T} figure @param {PageCharts} page @returns {T} */
 function coloured(figure, { colours }) {
   const style = getComputedStyle(document.body);
-  const now = new Map(Object.entries(colours).flatMap(([name, light]) => [light, `var(--sd-${name})`].map((written) => [written, style.getPropertyValue(`--sd-${name}`).trim()])));
+  const now = new Map(Object.entries(colours).flatMap(([name, light]) => {
+    const colour = style.getPropertyValue(`--sd-${name}`).trim();
+    return [[light, colour], [`var(--sd-${name})`, colour]];
+  }));
   return JSON.parse(JSON.stringify(figure), (_, value) => now.get(value) ?? value);
 }
 
@@ -156,18 +166,17 @@ const titleOf = (axis) => axis?.title?.text ?? "";
 
 /** @param {string[]} names @param {string[][]} rows */
 export function table(names, rows) {
-  const element = document.createElement("table"), [head, body] = [element.createTHead().insertRow(), element.createTBody()];
-  head.append(...names.map((textContent) => Object.assign(document.createElement("th"), { textContent })));
-  for (const row of rows) {
-    const line = body.insertRow();
-    for (const text of row) line.insertCell().textContent = text;
-  }
+  const element = document.createElement("table");
+  const [head, body] = [element.createTHead().insertRow(), element.createTBody()];
+  head.append(...names.map((name) => make("th", name)));
+  for (const row of rows) body.insertRow().append(...row.map((text) => make("td", text)));
   return element;
 }
 
 /** Follow the reader's colour scheme, as Gradio's page does by itself. */
 export function followScheme() {
-  const dark = matchMedia("(prefers-color-scheme: dark)"), darken = () => document.body.classList.toggle("dark", dark.matches);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const darken = () => document.body.classList.toggle("dark", dark.matches);
   dark.addEventListener("change", darken);
   darken();
 }

@@ -6,55 +6,52 @@ import { explanations, meaningOf } from "./glossary.js";
 import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
 import { Chart } from "./plot.js";
-import { SIDES, make } from "./rounds.js";
-
-/** @typedef {import("./rounds.js").SideName} SideName */
-/** @typedef {{ prefill: import("./rounds.js").Round, rounds: import("./rounds.js").Round[], finish_reason: string }} Run */
-/** A comparison as `exports/schema.py` writes it; before its end, without sides and summary. @typedef {any} Comparison */
-/** @typedef {{ run: string, record: Comparison, anatomy: import("./board.js").Part[] | null }} Finished */
+import { SIDES, make, onPress, part } from "./rounds.js";
 
 export class Race {
-  /** @param {HTMLElement} element @param {(event: string, data: object) => void} trigger fires an event of the widget */
+  /** @param {HTMLElement} element @param {Trigger} trigger */
   constructor(element, trigger = () => {}) {
-    /** @param {string} selector */
-    const find = (selector) => /** @type {HTMLElement} */ (element.querySelector(selector));
-    this.find = find;
+    const find = this.find = (/** @type {string} */ selector) => part(element, selector);
     this.trigger = trigger;
     this.root = find(".race");
     this.charts = ["tokens", "timing", "acceptance"].map((name) => new Chart(find(`.chart.${name}`), name));
-    this.panes = { plain: new Pane(find(".pane.plain"), "plain"), speculative: new Pane(find(".pane.speculative"), "speculative") };
+    const [plain, speculative] = SIDES.map((side) => new Pane(find(`.pane.${side}`), side));
+    this.panes = { plain, speculative };
     this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
-    find(".toggle").addEventListener("click", () => (this.player.playing ? this.player.pause() : this.player.play())); // hidden before the first run
-    find(".skip").addEventListener("click", () => this.player.skip());
+    onPress(element, ".toggle", () => (this.player.playing ? this.player.pause() : this.player.play()));
+    onPress(element, ".skip", () => this.player.skip());
     const speed = /** @type {HTMLSelectElement} */ (find(".speed"));
     speed.addEventListener("change", () => this.player.choose(Number(speed.value) || null));
-    const discarded = /** @type {HTMLInputElement} */ (find(".discarded-shown"));
-    discarded.addEventListener("change", () => this.root.classList.toggle("with-discarded", discarded.checked));
-    element.querySelector(".rounds")?.addEventListener("click", () => trigger("select", {}));
-    element.querySelector(".again button")?.addEventListener("click", () => trigger("stop", {}));
-    if (element.querySelector(".share")) connectShareMenu(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
+    onPress(element, ".rounds", () => trigger("select", {}));
+    onPress(element, ".again button", () => trigger("stop", {}));
+    if (find(".share")) connectShareMenu(find(".share"), find("#share-menu"), () => this.finished?.record, trigger);
     this.run = "";
     /** @type {Set<string>} */ this.startedRuns = new Set(); // including this one
     this.lastEvent = -1; // its number in the run
     /** @type {Comparison | null} */ this.request = null; // prompt, pair and settings
     /** @type {Finished | null} */ this.finished = null;
     /** @type {string | null} */ this.failure = null;
-    /** @type {import("./plot.js").SettingsUpdate[]} */ this.updates = [];
+    /** @type {SettingsUpdate[]} */ this.updates = [];
     /** @type {number | null} */ this.lead = null; // in tokens, at the moment the first side finished
     /** @type {string | null} */ this.markedRun = null; // whose divergence is marked
     this.recorded = false; // whether it is a recording, which plays before the visitor's first run
     this.welcome = SIDES.map((side) => this.panes[side].text.firstElementChild ?? "");
   }
 
-  /** Read lines of events, of which each update repeats some. @param {string | null | undefined} text @param {boolean} restoring a run that comes whole was opened from a file, and its settings become the page's */
+  /**
+   * Read lines of events, of which each update repeats some.
+   * @param {string | null | undefined} text
+   * @param {boolean} restoring a run that comes whole was opened from a file, and its settings become the page's
+   */
   receive(text, restoring = true) {
     let changed = false;
     const { finished } = this;
     for (const json of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(json);
       // skip events already read, those of earlier runs, and those of a run whose start was missed
-      if (event.run === this.run ? event.at <= this.lastEvent : this.startedRuns.has(event.run) || !event.record) continue;
-      if (event.run !== this.run) this.begin(event.run, event.record);
+      const another = event.run !== this.run;
+      if (another ? this.startedRuns.has(event.run) || !event.record : event.at <= this.lastEvent) continue;
+      if (another) this.begin(event.run, event.record);
       this.lastEvent = event.at;
       if (event.kind === "repeating") this.root.classList.add("repeating"); // from now on, the server can stop it
       this.handle(event);
@@ -62,7 +59,9 @@ export class Race {
       changed = true;
     }
     if (!changed) return;
-    if (this.finished && finished !== this.finished && !this.recorded) this.root.dispatchEvent(new CustomEvent("finished", { detail: this.finished }));
+    if (this.finished && finished !== this.finished && !this.recorded) {
+      this.root.dispatchEvent(new CustomEvent("finished", { detail: this.finished }));
+    }
     if (!this.player.complete) this.player.received(Boolean(this.finished ?? this.failure));
     else if (this.player.ended) this.ended(); // with the result of its repeats
   }
@@ -76,7 +75,8 @@ export class Race {
 
   /** Set the prompt and the settings of the run on screen. */
   restoreSettings() {
-    if (document.querySelector("#run:disabled")) return void setTimeout(() => this.restoreSettings(), 100); // the page still restores its own
+    // while the page still restores its own
+    if (document.querySelector("#run:disabled")) return void setTimeout(() => this.restoreSettings(), 100);
     const { pair, prompt, settings, history } = /** @type {Comparison} */ (this.request);
     const texts = Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, String(value)]));
     this.trigger("apply", { run: { pair: pair.name, prompt, settings: texts, continued: history.length > 0 } });
@@ -135,9 +135,12 @@ export class Race {
     const { settings, pair, recorded } = request;
     const remote = pair.target.server !== null;
     this.recorded = Boolean(recorded);
-    if (recorded) this.find(".recording").textContent = `A recording (${request.environment.device}, ${new Date(recorded).toLocaleDateString("en-GB", { dateStyle: "medium" })}); Run races on this machine.`;
+    const day = recorded && new Date(recorded).toLocaleDateString("en-GB", { dateStyle: "medium" });
+    const origin = `A recording (${request.environment?.device}, ${day}); Run races on this machine.`;
+    this.find(".recording").textContent = recorded ? origin : "";
     this.root.dataset.recorded = recorded ?? "";
-    this.player.reset({ limit: settings.max_new_tokens, sequential: settings.sequential || remote, calm: this.recorded });
+    const sequential = settings.sequential || remote;
+    this.player.reset({ limit: settings.max_new_tokens, sequential, calm: this.recorded });
     this.root.classList.remove("requested");
     this.root.classList.toggle("chat", isChat(request));
     Object.assign(this.root.dataset, { state: "waiting", tone: "" });
@@ -177,31 +180,32 @@ export class Race {
 
   /** @param {Player} player */
   drawCharts({ sides: { plain, speculative }, complete }) {
-    const shown = { plain: plain.rounds.slice(0, plain.shown), speculative: speculative.rounds.slice(0, speculative.shown) };
-    for (const chart of this.charts) chart.grow(shown, this.updates, this.run, !complete);
+    const [mine, theirs] = [speculative, plain].map(({ rounds, shown }) => rounds.slice(0, shown));
+    for (const chart of this.charts) chart.grow({ speculative: mine, plain: theirs }, this.updates, this.run, !complete);
   }
 
   /** Show tokens, as a share of the limit, on the bars. @param {Player} player */
   drawBars(player) {
-    const at = { plain: player.stateOf("plain"), speculative: player.stateOf("speculative") };
-    for (const side of SIDES) {
-      const { tokens, ms, finished } = at[side];
-      const count = finished ? counted(tokens) : `${tokens} of ${player.limit}`;
-      this.setBar(side, ms ? tokens / player.limit : 0, ms ? `${count} · ${duration(ms)}` : "", finished); // the clock starts at the first token
-    }
+    const [plain, speculative] = SIDES.map((side) => {
+      const state = player.stateOf(side), { tokens, ms, finished } = state;
+      const text = `${finished ? counted(tokens) : `${tokens} of ${player.limit}`} · ${duration(ms)}`;
+      this.setBar(side, ms ? tokens / player.limit : 0, ms ? text : "", finished); // the clock starts at the first token
+      return state;
+    });
     this.find(".headline").textContent = "";
-    if (player.factor === null || (player.sequential && player.live)) return; // the sides do not run side by side, or not yet
-    const lead = this.lead ?? at.speculative.tokens - at.plain.tokens;
-    if (at.plain.finished || at.speculative.finished) this.lead = lead;
-    this.find(".headline").textContent = lead ? `Speculative is ${counted(Math.abs(lead))} ${lead > 0 ? "ahead" : "behind"}` : "";
+    if (player.factor === null || (player.sequential && player.live)) return; // not side by side, or not yet
+    const lead = this.lead ?? speculative.tokens - plain.tokens;
+    if (plain.finished || speculative.finished) this.lead = lead;
+    const ahead = `Speculative is ${counted(Math.abs(lead))} ${lead > 0 ? "ahead" : "behind"}`;
+    this.find(".headline").textContent = lead ? ahead : "";
     if (this.root.dataset.state === "playing") this.root.dataset.tone = lead > 0 ? "faster" : lead < 0 ? "slower" : "";
   }
 
   /** @param {SideName} side @param {number} share of the whole length @param {string} text @param {boolean} finished */
   setBar(side, share, text, finished) {
     const track = this.find(`.track.${side}`);
-    /** @type {HTMLElement} */ (track.querySelector("i")).style.width = `${100 * share}%`;
-    /** @type {HTMLElement} */ (track.querySelector("output")).textContent = text;
+    part(track, "i").style.width = `${100 * share}%`;
+    part(track, "output").textContent = text;
     track.classList.toggle("finished", finished);
   }
 
@@ -222,21 +226,27 @@ export class Race {
     this.root.dataset.live = "false";
     this.root.dataset.state = this.finished ? "done" : "failed";
     if (!this.finished) return this.setReason(""); // the page says why beside Run
-    const { record, record: { summary } } = this.finished;
-    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled") && SIDES.map((side) => `${this.player.stateOf(side).tokens} ${side}`).join(" and ");
-    this.root.dataset.tone = summary.direction;
-    const reason = [stopped && `Stopped after ${stopped} tokens.`, summary.expectation, summary.state !== "clear" && summary.expectation ? "" : summary.sentence].filter(Boolean).join(" ");
+    const { record } = this.finished;
+    const { agreement, certain, direction, expectation, identical, sentence, state, why, ...summary } = record.summary;
+    this.root.dataset.tone = direction;
+    const tokens = SIDES.map((side) => `${this.player.stateOf(side).tokens} ${side}`).join(" and ");
+    const stopped = SIDES.some((side) => record[side].finish_reason === "cancelled");
+    const reasons = [stopped && `Stopped after ${tokens} tokens.`, expectation, (state === "clear" || !expectation) && sentence];
+    const reason = reasons.filter(Boolean).join(" ");
     const warning = summary.warnings.find((/** @type {any} */ { kind }) => kind !== "disturbed"); // the expectation says it
-    const texts = { headline: summary.headline, reason, range: [summary.pooled, warning?.chip].filter(Boolean).join(" · "), "made-by": summary.made_by };
+    const range = [summary.pooled, warning?.chip].filter(Boolean).join(" · ");
+    const texts = { headline: summary.headline, reason, range, "made-by": summary.made_by };
     for (const [name, text] of Object.entries(texts)) this.find(`.${name}`).textContent = text ?? "";
-    this.find(".agreement").textContent = summary.agreement && `${summary.identical ? "✓" : "≠"} ${summary.agreement}`;
-    this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(summary.identical); // draws may differ
-    this.find(".grounds").replaceChildren(...paragraphs([summary.certain, summary.expectation, summary.sentence, ...summary.why].filter((text) => text && text !== reason)));
+    this.find(".agreement").textContent = agreement && `${identical ? "✓" : "≠"} ${agreement}`;
+    this.find(".agreement").dataset.identical = record.settings.do_sample ? "" : String(identical); // draws may differ
+    const grounds = [certain, expectation, sentence, ...why].filter((text) => text && text !== reason);
+    this.find(".grounds").replaceChildren(...paragraphs(grounds));
     this.find(".figures").replaceChildren(tiles(summary.figures), ...paragraphs(summary.notes));
     const longest = Math.max(...Object.values(summary.seconds));
     for (const side of SIDES) { // a side that failed has no time
       const time = summary.seconds[side];
-      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, duration(1000 * time) + (summary.runs > 1 ? " mean" : ""), true);
+      const text = duration(1000 * time) + (summary.runs > 1 ? " mean" : "");
+      if (time !== undefined) this.setBar(side, longest ? time / longest : 0, text, true);
     }
     if (this.markedRun === this.run) return;
     this.markedRun = this.run;
@@ -257,8 +267,9 @@ export const isChat = (request) => Boolean(request?.pair.target.chat_template &&
 function tiles(figures) {
   const list = make("dl");
   for (const { name, plain, speculative, formula } of figures) {
-    const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), Object.assign(make("span", name, "word"), { tabIndex: 0 })];
-    word.dataset.meaning = [explanations(name) || `${name.charAt(0).toUpperCase()}${name.slice(1)}:`, `Formula: ${formula}.`].join("\n");
+    const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), make("span", name, "word")];
+    word.tabIndex = 0;
+    word.dataset.meaning = `${explanations(name) || `${name.charAt(0).toUpperCase()}${name.slice(1)}:`}\nFormula: ${formula}.`;
     tile.classList.toggle("wide", speculative.length > WIDE);
     value.append(make("b", speculative), make("span", plain && `plain ${plain}`));
     title.append(word);

@@ -3,23 +3,6 @@
 
 import { TIPS, explanations } from "./glossary.js";
 
-/**
- * @typedef {{ id: number | null, text: string, probability?: number | null, entropy?: number | null }} Token
- * @typedef {{ id: number | null, text: string, outcome: "accepted" | "rejected" | "discarded", copied?: boolean, draft_probability?: number | null, target_probability?: number | null, draft_likeliest?: Token[], target_likeliest?: Token[] }} Proposal
- * @typedef {object} Round
- * @property {Token[]} committed
- * @property {number} seconds
- * @property {Proposal[] | null} proposed null: not even their number is known
- * @property {number | null} [draft_seconds]
- * @property {number | null} [verify_seconds]
- */
-/**
- * A round with the figures at its end; 0 is the prefill, at which the clock of decoding starts.
- * `code`: whether each committed token is part of a fenced block.
- * @typedef {{ round: Round, number: number, first: number, ms: number, tokens: number, rate: number | null, accepted: number, proposed: number | null, alpha: number | null, thinking: boolean, code: boolean[] }} Timed
- */
-/** @typedef {"plain" | "speculative"} SideName */
-
 /** @type {readonly SideName[]} */
 export const SIDES = ["plain", "speculative"];
 
@@ -36,7 +19,7 @@ export class Timeline {
     this.proposed = this.accepted = 0;
   }
 
-  /** @param {Round[]} rounds @param {{ proposed: number, accepted: number } | null} counts a server's own, of the whole run */
+  /** @param {Round[]} rounds @param {Counts} counts a server's own, of the whole run */
   push(rounds, counts = null) {
     const partly = counts && rounds.some(({ proposed }) => proposed === null); // then only the sums are right
     for (const round of rounds) {
@@ -54,7 +37,8 @@ export class Timeline {
         this.accepted += accepted;
       }
       this.rounds.push({
-        round, number: this.rounds.length, first: last?.tokens ?? 0, ms, tokens, accepted, proposed: round.proposed?.length ?? null,
+        round, number: this.rounds.length, first: last?.tokens ?? 0, ms, tokens, accepted,
+        proposed: round.proposed?.length ?? null,
         rate: ms ? (1000 * (tokens - this.rounds[0].tokens)) / ms : null,
         alpha: this.proposed && !partly ? this.accepted / this.proposed : null,
         thinking: before || this.thinks(),
@@ -76,56 +60,67 @@ function targetTokenName({ proposed }) {
   return proposed.some(({ outcome }) => outcome === "rejected") ? "correction token" : "bonus token";
 }
 
-/** A round as an element: accepted proposals, then rejected and discarded ones, then the target's own tokens. @param {Timed} timed @param {{ side: SideName, source?: string }} options source of the proposals' record */
+/**
+ * The tokens of a round in the order in which they are shown: accepted proposals, then rejected and discarded ones, then
+ * the target's own tokens.
+ * @param {Round} round @param {number} accepted @param {string} own their name @returns {Shown[]}
+ */
+function tokensOf({ committed, proposed }, accepted, own) {
+  const vain = proposed?.slice(accepted) ?? [];
+  return [
+    ...committed.slice(0, accepted).map((token, index) => {
+      return { token, draft: proposed?.[index], kind: "accepted", name: "accepted proposal", index };
+    }),
+    ...vain.map((draft) => ({ token: draft, draft, kind: draft.outcome, name: `${draft.outcome} proposal` })),
+    ...committed.slice(accepted).map((token, offset) => ({ token, kind: "own", name: own, index: accepted + offset })),
+  ];
+}
+
+/** A round as an element. @param {Timed} timed @param {{ side: SideName, source?: string }} options source of the proposals' record */
 export function renderRound(timed, { side, source = "measured" }) {
   const { round, number, first, code } = timed;
-  const { committed, proposed } = round;
   const accepted = source === "bursts" ? 0 : timed.accepted; // a chunk is no round
+  const own = side === "plain" || !number ? "target's token" : targetTokenName(round);
   const element = make("span", "", "round");
   TIPS.set(element, () => roundTip(timed, side));
-  const append = (/** @type {Token} */ token, /** @type {number} */ index, /** @type {string} */ kind, /** @type {() => string} */ explanation) => {
-    const copied = index < accepted && proposed?.[index].copied;
-    const marks = [token.text.includes("\n") && "break", !token.text && "empty", code[index] && "code", copied && "copied"].filter(Boolean);
-    const span = make("span", token.text, ["token", kind, ...marks].join(" "));
-    span.dataset.index = String(first + index);
-    TIPS.set(span, explanation);
+  for (const { token, draft, kind, name, index } of tokensOf(round, accepted, own)) {
+    const shown = index !== undefined; // in the text
+    const colour = kind === "own" && side === "plain" ? "plain" : kind;
+    const span = make("span", shown ? token.text : visible(token), `token ${colour}`);
+    if (shown) span.dataset.index = String(first + index);
+    span.classList.toggle("break", shown && token.text.includes("\n"));
+    span.classList.toggle("empty", shown && !token.text);
+    span.classList.toggle("code", shown && code[index]);
+    span.classList.toggle("blank", !shown && !token.text.trim());
+    span.classList.toggle("copied", Boolean(draft?.copied));
+    const contested = kind === "own" || kind === "rejected";
+    TIPS.set(span, () => `${tip(name, draft, shown ? token : null, source)}\n${contested ? instead(round) : ""}`.trim());
     element.append(span);
-  };
-  committed.slice(0, accepted).forEach((token, index) => append(token, index, "accepted", () => tip("accepted proposal", proposed?.[index], token, source)));
-  for (const draft of proposed?.slice(accepted) ?? []) {
-    const name = draft.outcome === "rejected" ? "rejected proposal" : "discarded proposal: it followed a rejected one and was never judged";
-    const span = element.appendChild(make("span", visible(draft), `token ${draft.outcome}${draft.text.trim() ? "" : " blank"}${draft.copied ? " copied" : ""}`));
-    TIPS.set(span, () => `${tip(name, draft, null, source)}\n${draft.outcome === "rejected" ? instead(round) : ""}`.trim());
   }
-  const [kind, name] = side === "plain" ? ["plain", "target's token"] : ["own", number ? targetTokenName(round) : "target's token"];
-  committed.slice(accepted).forEach((token, index) => append(token, accepted + index, kind, () => `${tip(name, null, token, source)}\n${instead(round)}`.trim()));
   return element;
 }
 
 /** A round as chips, each with the probabilities of draft and target. @param {Round} round */
 export function renderChips(round) {
-  const accepted = acceptedIn(round);
-  const drafts = round.proposed ?? round.committed.slice(0, accepted).map(({ id, text }) => ({ id, text, outcome: "accepted", copied: false }));
-  const odds = (/** @type {any} */ draft) => {
-    const mine = draft.copied ? "copy" : known(draft.draft_probability) || known(draft.target_probability) ? fixed(draft.draft_probability) : "";
-    return mine && known(draft.target_probability) ? `${mine} → ${fixed(draft.target_probability)}` : mine;
-  };
-  return [
-    ...drafts.map((draft) => chip(visible(draft), draft.outcome + (draft.copied ? " copied" : ""), draft.outcome + (draft.copied ? ", copied" : ""), odds(draft))),
-    ...round.committed.slice(accepted).map((token) => chip(visible(token), "own", targetTokenName(round), !known(token.probability) ? "" : `→ ${fixed(token.probability)}`)),
-  ];
-}
-
-/** @param {string} text @param {string} kind @param {string} title @param {string} details */
-function chip(text, kind, title, details) {
-  const element = make("span", "", `chip ${kind}`);
-  element.dataset.meaning = [explanations(title) || title, explanations(marks(text))].join("\n").trim();
-  element.append(make("span", text, `token ${kind}`), make("small", details));
-  return element;
+  return tokensOf(round, acceptedIn(round), targetTokenName(round)).map(({ token, draft, kind, name }) => {
+    const chip = make("span", "", `chip ${kind}`);
+    chip.classList.toggle("copied", Boolean(draft?.copied));
+    const title = kind === "own" ? name : kind;
+    const more = explanations(`${draft?.copied ? "copied" : ""}${marks(visible(token))}`);
+    chip.dataset.meaning = `${explanations(title) || title}\n${more}`.trim();
+    const [mine, targets] = [draft?.draft_probability, draft ? draft.target_probability : token.probability];
+    const drafts = draft?.copied ? "copy" : known(mine) || (draft && known(targets)) ? fixed(mine) : "";
+    const odds = `${drafts} ${known(targets) ? `→ ${fixed(targets)}` : ""}`.trim();
+    chip.append(make("span", visible(token), `token ${kind}`), make("small", odds));
+    return chip;
+  });
 }
 
 /** A token's text, with marks if it would be invisible. @param {{ id: number | null, text: string }} draft */
-const visible = ({ id, text }) => (id === null && !text ? "?" : (text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || "∅").replaceAll("\n", "↵"));
+function visible({ id, text }) {
+  const marked = text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || (id === null ? "?" : "∅");
+  return marked.replaceAll("\n", "↵");
+}
 /** The marks that make up a text, which the glossary explains; else nothing. @param {string} text */
 const marks = (text) => (/^[↵␣→∅]+$/.test(text) ? ` ${text}` : "");
 /** @param {number | null | undefined} value */
@@ -133,19 +128,30 @@ const known = (value) => value !== null && value !== undefined;
 /** @param {number | null | undefined} value */
 const fixed = (value, digits = 2) => value?.toFixed(digits) ?? "–";
 
+/** The element that is there. @param {ParentNode} place @param {string} selector */
+export const part = (place, selector) => /** @type {HTMLElement} */ (place.querySelector(selector));
+
+/** Act on the element inside `place` that is clicked. @param {HTMLElement} place @param {string} selector @param {(pressed: HTMLElement) => void} act */
+export function onPress(place, selector, act) {
+  place.addEventListener("click", ({ target }) => {
+    const pressed = target instanceof Element && /** @type {HTMLElement | null} */ (target.closest(selector));
+    if (pressed) act(pressed);
+  });
+}
+
 /** @param {string} tag @param {string} textContent @param {string} className @returns {HTMLElement} */
 export function make(tag, textContent = "", className = "") {
   return Object.assign(document.createElement(tag), { textContent, className });
 }
 
-/** @param {string} name @param {Proposal | null | undefined} draft @param {Token | null} token @param {string} source */
+/** @param {string} name @param {Proposal | undefined} draft @param {Token | null} token @param {string} source */
 function tip(name, draft, token, source) {
   const probability = token ? token.probability : draft?.target_probability;
   return [
     name + marks(visible(token ?? draft ?? { id: null, text: "" })),
     draft?.copied && "copied from the text so far",
     draft?.id === null && "the engine does not report its token",
-    known(draft?.draft_probability) && !draft?.copied && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
+    !draft?.copied && known(draft?.draft_probability) && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
     known(probability) && `target's probability ${fixed(probability, 3)}`,
     known(token?.entropy) && `the target's entropy here ${fixed(token?.entropy)} bits`,
   ].filter(Boolean).join("\n");
@@ -154,17 +160,17 @@ function tip(name, draft, token, source) {
 /** The likeliest tokens of both sides where a proposal was rejected; else nothing. @param {Round} round */
 export function instead({ proposed }) {
   const rejected = proposed?.find(({ outcome }) => outcome === "rejected");
-  const likeliest = (/** @type {Token[] | undefined} */ tokens) => tokens?.map((token) => `${visible(token)} ${fixed(token.probability)}`).join(" · ");
-  const sides = { target: likeliest(rejected?.target_likeliest), draft: likeliest(rejected?.draft_likeliest) };
-  return Object.entries(sides).flatMap(([side, tokens]) => (tokens ? `${side}'s likeliest: ${tokens}` : [])).join("\n");
+  const sides = Object.entries({ target: rejected?.target_likeliest, draft: rejected?.draft_likeliest });
+  return sides.filter(([, tokens]) => tokens?.length).map(([side, tokens]) => {
+    return `${side}'s likeliest: ${tokens?.map((token) => `${visible(token)} ${fixed(token.probability)}`).join(" · ")}`;
+  }).join("\n");
 }
 
 /** @param {Timed} timed @param {SideName} side */
-function roundTip({ round, number, accepted, proposed }, side) {
+function roundTip({ round, number }, side) {
   const ms = `${(1000 * round.seconds).toFixed(2)} ms`;
   if (!number) return `prefill (reading the prompt), ${ms}`;
-  if (side === "plain") return `step ${number}, ${ms}`;
-  return `round ${number}, ${ms}: ${proposed === null ? "number of proposals unknown" : `${proposed} proposed`}, ${accepted} accepted, ${round.committed.length} committed`;
+  return side === "plain" ? `step ${number}, ${ms}` : `round ${number}: ${roundNote(round)}`;
 }
 
 /** A round in one line. @param {Round} round */

@@ -27,17 +27,19 @@ function address(settings) {
   return all.size ? `${location.pathname}#${all}` : location.pathname;
 }
 
-/** Remember the settings; called with every change. @param {string[]} names @param {any[]} defaults @param {any[]} values in this order, too */
+/** Remember changed settings. @param {string[]} names @param {any[]} defaults @param {any[]} values in this order, too */
 export function remember(names, defaults, ...values) {
   const changed = current ?? Object.fromEntries(linked());
   names.forEach((name, index) => {
-    if (values[index] === defaults[index] || values[index] === null || values[index] === undefined) delete changed[name];
-    else changed[name] = String(values[index]);
+    const value = values[index] ?? null;
+    if (value === defaults[index] || value === null) delete changed[name];
+    else changed[name] = String(value);
   });
   current = changed;
   const now = Object.fromEntries(names.map((name, index) => [name, values[index]]));
   drafter ??= now.drafter;
-  if (now.drafter === drafter && drafter) valuesByDrafter[drafter] = now; // a drafter just chosen gets its own values back first
+  // a drafter just chosen gets its own values back first
+  if (now.drafter === drafter && drafter) valuesByDrafter[drafter] = now;
   drafter = now.drafter ?? drafter;
   clearTimeout(timer);
   timer = setTimeout(() => {
@@ -47,12 +49,12 @@ export function remember(names, defaults, ...values) {
   }, PAUSE_MS);
 }
 
-/** The values that a drafter had when it was last chosen, else `initial` ones, else the current ones. @param {Record<string, any>} initial @param {any[]} values the drafter's first */
+/** A drafter's last values, else `initial` ones, else the current ones. @param {Record<string, any>} initial @param {any[]} values its name first */
 export function recallDrafter(initial, ...values) {
   return Object.keys(initial).map((name, index) => valuesByDrafter[values[0]]?.[name] ?? initial[name] ?? values[index]);
 }
 
-/** Remember another pair: differences from the defaults, or everything for another target. @param {Record<string, any>} defaults @param {string} values as JSON */
+/** Remember another pair: how it differs, or all for another target. @param {Record<string, any>} defaults @param {string} values as JSON */
 export function rememberPair(defaults, values) {
   const chosen = JSON.parse(values);
   scrollTo({ top: 0 }); // of Compare, which opens
@@ -62,16 +64,20 @@ export function rememberPair(defaults, values) {
   remember(names, names.map((name) => base[name]), ...names.map((name) => chosen[name]));
 }
 
-/** The initial settings as JSON: from the address if it has any, else those last used in this tab, else in any tab. @param {string[]} names */
+/** The initial settings as JSON: the address's, else those last used in this tab, else in any. @param {string[]} names */
 export function recall(names) {
   gradio.explainQueue();
   const link = linked();
   gradio.watchTabs((name) => {
-    if (name && name !== tab) history.pushState(null, "", address(Object.assign(current ?? Object.fromEntries(linked()), { tab: tab = name })));
+    if (!name || name === tab) return;
+    tab = name;
+    history.pushState(null, "", address(current ?? Object.fromEntries(linked())));
   });
-  addEventListener("popstate", () => gradio.openTab(tab = linked().get("tab") ?? FIRST)); // Back leads to the tab before
-  if (link.has("tab")) setTimeout(() => gradio.openTab(link.get("tab") ?? FIRST)); // once Gradio has drawn it
-  const saved = names.some((name) => link.has(name)) ? Object.fromEntries(link) : restore(KEY, "sessionStorage") ?? restore(KEY);
+  const openLinked = () => gradio.openTab(tab = linked().get("tab") ?? FIRST);
+  addEventListener("popstate", openLinked); // Back leads to the tab before
+  if (link.has("tab")) setTimeout(openLinked); // once Gradio has drawn it
+  const stored = restore(KEY, "sessionStorage") ?? restore(KEY);
+  const saved = names.some((name) => link.has(name)) ? Object.fromEntries(link) : stored;
   const usable = Object.entries(isObject(saved) ? saved : {}).filter(([name, text]) => names.includes(name) && isText(text));
   return JSON.stringify(Object.fromEntries(usable));
 }

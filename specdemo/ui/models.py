@@ -60,7 +60,7 @@ class ModelsTab:
                     self._cancel = gr.Button("Cancel", variant="stop", elem_id="cancel-load", visible=False, scale=0)
                 self._message = gr.HTML(elem_id="pair-message", elem_classes="message")
                 self._report = gr.HTML(elem_id="report")
-                empty = '<div class="catalogue"><div class="list"></div></div>'
+                empty = '<div class="catalogue">${value}</div>'
                 self._offer = view("catalogue", empty, elem_id="offer")
             self._progress = gr.HTML(elem_id="download", elem_classes="message")
             self._stop = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")

@@ -97,6 +97,7 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
                 ":is(#run, #stop)",
                 "#prompt textarea",
                 "#num_assistant_tokens input[type=range]",
+                "#policy label",
             ]
             assert page.evaluate(VISIBLE, [*needed, *panes, *charts]) == [], (over, width)
             assert page.evaluate("scrollY") == 0
@@ -261,7 +262,7 @@ def test_tokens_are_readable_repeated_by_lines_explained_and_copied(visit: Visit
     tip = page.locator(".tip")
     page.hover(".pane.speculative .text .token.rejected")
     expect(tip).to_contain_text("rejected proposal")
-    expect(tip).to_contain_text("4 proposed")
+    expect(tip).to_contain_text("1 of 4 accepted")
     page.mouse.move(0, 0)
     expect(tip).to_be_hidden()
     page.focus(".pane.plain .text")
