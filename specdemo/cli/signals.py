@@ -49,7 +49,8 @@ def _interrupt(*_: Any) -> NoReturn:
 def _interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
     """Interrupt what follows a `__del__`, or a weak reference's callback, which drop the exception of Ctrl+C."""
     if dropped.exc_type is KeyboardInterrupt:
-        Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()  # seconds, after which the callback has returned
+        # after half a second, even a busy machine has left the callback and this function
+        Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:
         sys.__unraisablehook__(dropped)
 
