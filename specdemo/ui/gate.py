@@ -16,11 +16,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import AliasPath, BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -82,14 +82,11 @@ class Gate:
         self._named = re.compile("|".join(map(translate, names)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app, path, headers = self._app, scope.get("path", ""), Headers(raw=scope.get("headers", []))
+        app, headers = self._app, Headers(raw=scope.get("headers", []))
         if scope["type"] == "http" and not self._is_known(scope["method"], headers):
             app = PlainTextResponse(_REFUSED.format(quoted(headers.get("host", ""))), 403)
-        elif self._root and path == self._root:
-            app = RedirectResponse(f"{self._root}/")
-        elif self._root and path.startswith(f"{self._root}/"):  # else the proxy has cut it off already
-            scope = {**scope, "path": path.removeprefix(self._root)}
-        await app(scope, receive, send)
+        # Starlette cuts the path on the proxy off, unless the proxy has done so already
+        await app({**scope, "root_path": self._root}, receive, send)
 
     def _is_known(self, method: str, headers: Headers) -> bool:
         """Another site could send requests in a visitor's browser, or have its own name resolve to 127.0.0.1 (DNS
@@ -109,13 +106,9 @@ class Gate:
         return sender != "" and (same or self._named.match(sender) is not None)
 
 
-class _EventData(BaseModel):
-    record: str = ""  # a run to share
-
-
 class _Event(BaseModel):
     session_hash: str = Field("", pattern="^[A-Za-z0-9_-]{0,64}$")  # the longest would be kept with the session
-    event_data: _EventData | None = None
+    record: str = Field("", validation_alias=AliasPath("event_data", "record"))  # a run to share
 
 
 class Events:
@@ -152,7 +145,7 @@ class Events:
         return self._page
 
     async def _event(self, request: Request) -> ASGIApp:
-        body, path = await request.body(), request.scope["path"]
+        body, queued = await request.body(), request.url.path.endswith(("/join", "/compare"))
         read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replayed() -> Message:
@@ -160,15 +153,14 @@ class Events:
 
         sent = json_value(body)  # Gradio answers deep nesting, or no text, with tracebacks
         event = _Event.model_validate(sent)
-        record = event.event_data.record if event.event_data else ""
-        if len(json_text(sent)) - len(record) > TEXT_CHARACTERS:  # 1 MB of small lists takes 20 MB, 100 times
+        if len(json_text(sent)) - len(event.record) > TEXT_CHARACTERS:  # 1 MB of small lists takes 20 MB, 100 times
             long = f"Prompt and chat exceed {TEXT_CHARACTERS:,} characters"
             raise HTTPException(422, f"{long}; shorten the prompt, or start a new chat.")
-        if "/join" in path and event.session_hash in self._closing:
+        if queued and event.session_hash in self._closing:
             # Gradio's client takes its stream for open until it has read the end, and would not fetch what it is told
             await asyncio.sleep(CLOSING_SECONDS)
         pending = self._queue.pending_event_ids_session  # queued, running or unread; Gradio limits only queued ones
-        while ("/join" in path or "/call/" in path) and sum(map(len, pending.values())) >= EVENTS:
+        while queued and sum(map(len, pending.values())) >= EVENTS:
             oldest = next((name for name in pending if name not in self._reading), None)
             if oldest is None:
                 raise HTTPException(503, "Too many events are waiting; try again in a minute.")
