@@ -20,7 +20,7 @@ from pydantic import AliasPath, BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -82,11 +82,14 @@ class Gate:
         self._named = re.compile("|".join(map(translate, names)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app, headers = self._app, Headers(raw=scope.get("headers", []))
+        app, path, headers = self._app, scope.get("path", ""), Headers(raw=scope.get("headers", []))
         if scope["type"] == "http" and not self._is_known(scope["method"], headers):
             app = PlainTextResponse(_REFUSED.format(quoted(headers.get("host", ""))), 403)
-        # Starlette cuts the path on the proxy off, unless the proxy has done so already
-        await app({**scope, "root_path": self._root}, receive, send)
+        elif self._root and path == self._root:
+            app = RedirectResponse(f"{self._root}/")
+        elif self._root and path.startswith(f"{self._root}/"):  # else the proxy has cut it off already
+            scope = {**scope, "path": path.removeprefix(self._root)}
+        await app(scope, receive, send)
 
     def _is_known(self, method: str, headers: Headers) -> bool:
         """Another site could send requests in a visitor's browser, or have its own name resolve to 127.0.0.1 (DNS
