@@ -301,9 +301,8 @@ def test_held_connections_make_room_for_new_ones(
         for _ in range(20):
             connection = socket.create_connection((http.base_url.host, http.base_url.port or 80))
             held.enter_context(connection).sendall(sent)
-        wait_for(
-            lambda: httpx.get(f"{http.base_url}/robots.txt", trust_env=False).is_success
-        )  # while all of them are being answered, a new one is refused
+        # while all of them are being answered, a new one is refused
+        wait_for(lambda: httpx.get(f"{http.base_url}/robots.txt", trust_env=False).is_success)
 
 
 @pytest.fixture
