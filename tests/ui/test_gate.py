@@ -294,8 +294,8 @@ def test_held_connections_make_room_for_new_ones(
 
     def few_are_open() -> bool:
         httpx.get(f"{http.base_url}/robots.txt", trust_env=False).raise_for_status()
-        found = [each for each in psutil.Process().net_connections("tcp") if each.laddr.port == port]
-        return sum(each.status == "ESTABLISHED" for each in found) <= server.CONNECTIONS
+        found = [each.status for each in psutil.Process().net_connections("tcp") if each.laddr.port == port]
+        return found.count("ESTABLISHED") <= server.CONNECTIONS
 
     with ExitStack() as held:
         for _ in range(20):
