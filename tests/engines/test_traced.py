@@ -20,7 +20,7 @@ from specdemo.models.catalogue import BUNDLED
 from specdemo.records import Outcome, Round, Run
 from specdemo.results.words import notes
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import Strategy
+from specdemo.strategies import Plain, Strategy
 from tests.conftest import PROMPTS
 from tests.support import BRIEF
 from tests.support.folders import FIXTURES, pair_from_folders
@@ -228,7 +228,7 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
                 confidences.append(confidence())
             return super().proposes_more(proposed, confidence)
 
-    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs, estimates: Listening(3))
+    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, *_: Listening(strategy))
     shown = [draft.draft_probability for step in speculate(traced).rounds for draft in proposals(step)]
     assert confidences[: len(shown)] == pytest.approx(shown[: len(confidences)], rel=1e-4)
 
@@ -238,3 +238,4 @@ def test_live_strategies_accept_changed_settings(traced: TracedEngine, strategy:
     chosen = request(traced, drafter=strategy.drafter.name, policy=strategy.policy.name)
     decoder = traced.decoder(chosen, COSTS)
     assert decoder.update_strategy(chosen.strategy) == (strategy.name in ENGINES["traced"].live)
+    assert not decoder.update_strategy(Plain())
