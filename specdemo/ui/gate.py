@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import AliasPath, BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -109,13 +109,9 @@ class Gate:
         return sender != "" and (same or self._named.match(sender) is not None)
 
 
-class _EventData(BaseModel):
-    record: str = ""  # a run to share
-
-
 class _Event(BaseModel):
     session_hash: str = Field("", pattern="^[A-Za-z0-9_-]{0,64}$")  # the longest would be kept with the session
-    event_data: _EventData | None = None
+    record: str = Field("", validation_alias=AliasPath("event_data", "record"))  # a run to share
 
 
 class Events:
@@ -152,7 +148,7 @@ class Events:
         return self._page
 
     async def _event(self, request: Request) -> ASGIApp:
-        body, path = await request.body(), request.scope["path"]
+        body, queued = await request.body(), request.url.path.endswith(("/join", "/compare"))
         read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replayed() -> Message:
@@ -160,15 +156,14 @@ class Events:
 
         sent = json_value(body)  # Gradio answers deep nesting, or no text, with tracebacks
         event = _Event.model_validate(sent)
-        record = event.event_data.record if event.event_data else ""
-        if len(json_text(sent)) - len(record) > TEXT_CHARACTERS:  # 1 MB of small lists takes 20 MB, 100 times
+        if len(json_text(sent)) - len(event.record) > TEXT_CHARACTERS:  # 1 MB of small lists takes 20 MB, 100 times
             long = f"Prompt and chat exceed {TEXT_CHARACTERS:,} characters"
             raise HTTPException(422, f"{long}; shorten the prompt, or start a new chat.")
-        if "/join" in path and event.session_hash in self._closing:
+        if queued and event.session_hash in self._closing:
             # Gradio's client takes its stream for open until it has read the end, and would not fetch what it is told
             await asyncio.sleep(CLOSING_SECONDS)
         pending = self._queue.pending_event_ids_session  # queued, running or unread; Gradio limits only queued ones
-        while ("/join" in path or "/call/" in path) and sum(map(len, pending.values())) >= EVENTS:
+        while queued and sum(map(len, pending.values())) >= EVENTS:
             oldest = next((name for name in pending if name not in self._reading), None)
             if oldest is None:
                 raise HTTPException(503, "Too many events are waiting; try again in a minute.")

@@ -39,7 +39,7 @@ from specdemo.ui.gate import EVENTS, Events, Gate
 SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
 BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compressed, are about 0.7 MB
 FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
-FILES = 100
+FILES = 100  # else uploads would fill the disk
 FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
 CONNECTIONS = 500  # a browser opens up to six, and keeps idle ones for five seconds
 THREADS = 32  # for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page

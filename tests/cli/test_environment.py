@@ -92,6 +92,15 @@ def test_a_machine_without_a_temporary_folder_says_so(monkeypatch: pytest.Monkey
     assert "No usable temporary directory" in refused.value.cause
 
 
+@pytest.mark.parametrize("port", ["99999", "abc"])
+def test_an_impossible_port_is_an_error(
+    port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRADIO_SERVER_PORT", port)
+    assert main(["serve"]) == 2
+    assert f"GRADIO_SERVER_PORT is '{port}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [

@@ -113,6 +113,11 @@ def test_a_button_that_needs_the_engine_reports_the_wait_at_once(page: gr.Blocks
         assert [fn for fn in fns if not fn.queue and fn.outputs], page.blocks[cast(int, target[0])].elem_id
 
 
+def test_tabs_contain_only_tabs(page: gr.Blocks) -> None:
+    tabs = next(each for each in page.blocks.values() if isinstance(each, gr.Tabs))
+    assert {type(each) for each in tabs.children} == {gr.Tab}, "else Gradio shows a tab twice"
+
+
 def test_too_few_values_and_browser_only_events_are_refused(page: gr.Blocks, taken: Take) -> None:
     async def check() -> None:
         for fn in page.fns.values():
