@@ -45,17 +45,6 @@ DRAFTERS = {
 }
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-@pytest.mark.parametrize(("prompt", "penalty"), [(PROMPTS[1], 1.0), (PROMPTS[0], 1.2)], ids=str)
-def test_greedy_outputs_are_identical(
-    traced: TracedEngine, prompt: str, drafter: dict[str, Any], penalty: float
-) -> None:
-    expected = greedy(traced, prompt, repetition_penalty=penalty)
-    speculative = speculate(traced, prompt, **drafter, repetition_penalty=penalty)
-    assert speculative.token_ids == expected.token_ids
-    assert speculative.finish_reason == "length"
-
-
 def test_without_a_cache_outputs_are_the_same(traced: TracedEngine) -> None:
     for chosen in ({}, {"drafter": "lookup"}):
         run = speculate(traced, kv_cache="off", max_new_tokens=16, **chosen)
@@ -97,10 +86,16 @@ def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAI
             assert draft.draft_probability == pytest.approx(same.draft_probability, abs=1e-4)
 
 
-@pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-def test_every_token_has_all_its_figures(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
-    run = speculate(traced, do_sample=sample, **drafter)
+@pytest.mark.parametrize(
+    ("prompt", "penalty", "sample"), [(PROMPTS[1], 1.0, False), (PROMPTS[0], 1.2, False), (PROMPTS[0], 1.0, True)]
+)
+def test_greedy_outputs_are_identical_and_every_token_has_all_its_figures(
+    traced: TracedEngine, prompt: str, penalty: float, sample: bool, drafter: dict[str, Any]
+) -> None:
+    run = speculate(traced, prompt, do_sample=sample, repetition_penalty=penalty, **drafter)
+    assert sample or run.token_ids == greedy(traced, prompt, repetition_penalty=penalty).token_ids
+    assert run.finish_reason == "length"
     for step in run.rounds:
         assert len(step.committed) == step.accepted + 1
         assert step.draft_seconds is not None

@@ -108,6 +108,21 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
             box = page.locator(".conclusion").bounding_box()
             assert box is not None
             assert box["height"] <= height / 5, (over, width)
+    page.click("#open-advanced button")
+    for width in (PHONE, 1440):
+        page.set_viewport_size({"width": width, "height": 1000})
+        open_tab(page, "Compare")
+        finalized(page)
+        assert page.evaluate(CUT) == []
+        edges = set()
+        for name in TABS:
+            open_tab(page, name)
+            assert is_no_wider_than(page, width), name
+            edge = "e => `${e.getBoundingClientRect().left} ${e.getBoundingClientRect().width}`"
+            edges.add(page.locator(".tabitem").filter(visible=True).evaluate(edge))
+        assert len(edges) == 1, "tabs are equally wide"
+    open_tab(page, "Compare")
+    page.click("#open-advanced button")
     page.set_viewport_size({"width": 1280, "height": 720})
     page.locator("body").press("p")
     expect(page.locator("#prompt")).to_be_hidden()
@@ -157,24 +172,6 @@ def test_a_policy_shows_its_slider_at_once_and_tabs_have_addresses(visit: Visit)
     page.goto(page.url.partition("#")[0] + "#tab=models")
     page.reload()
     expect(page.locator("#catalogue")).to_be_visible()
-
-
-def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit) -> None:
-    page = visit(BRIEF, width=390)
-    run(page)
-    page.click("#open-advanced button")
-    for width in (390, 1440):
-        page.set_viewport_size({"width": width, "height": 1000})
-        open_tab(page, "Compare")
-        finalized(page)
-        assert page.evaluate(CUT) == []
-        edges = set()
-        for name in TABS:
-            open_tab(page, name)
-            assert is_no_wider_than(page, width), name
-            edge = "e => `${e.getBoundingClientRect().left} ${e.getBoundingClientRect().width}`"
-            edges.add(page.locator(".tabitem").filter(visible=True).evaluate(edge))
-        assert len(edges) == 1
 
 
 def test_a_recording_is_shown_with_its_pair_until_something_is_typed_or_run(visit: Visit) -> None:
