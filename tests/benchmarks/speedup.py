@@ -10,10 +10,7 @@ a GGUF file, llama.cpp's server also decodes these prompts plainly, by its own c
 
 import argparse
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -31,6 +28,7 @@ from specdemo.racing.race import race
 from specdemo.records import Comparison
 from specdemo.results import metrics
 from specdemo.settings import Weights
+from tests.support.llama import started
 
 _SHORT = 600  # characters: answers of 128 tokens then take most of a race
 
@@ -66,7 +64,9 @@ def main() -> None:
         plans = [*product(options.engines, options.drafts, options.lookaheads)]
         turns: list[tuple[str, str, int] | None] = [*plans]
         if target.path is not None and target.path.suffix == ".gguf":
-            client = stack.enter_context(llama_cpp(target.path, runtime.inference_num_threads or os.cpu_count() or 1))
+            threads = runtime.inference_num_threads or os.cpu_count() or 1
+            url = stack.enter_context(started(target.path, threads=threads))
+            client = stack.enter_context(httpx.Client(base_url=url, timeout=120))
             seconds_of(client, prompts[0], options.tokens)  # warms it up
             turns.append(None)
         raced: dict[tuple[str, str, int], list[Comparison]] = {plan: [] for plan in plans}
@@ -92,19 +92,6 @@ def main() -> None:
         print(f"| {engine}, {name}, lookahead {lookahead} | {row(some, theirs)} |")
     if theirs:
         print(f"| llama.cpp | | | | | {median(theirs.values()) * 1e3:.1f} | 1.00 | | |")
-
-
-@contextmanager
-def llama_cpp(model: Path, threads: int) -> Iterator[httpx.Client]:
-    command = [sys.executable, "-m", "tests.support.llama", str(model), "", str(threads)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as server:
-        assert server.stdout is not None
-        try:
-            with httpx.Client(base_url=server.stdout.readline().strip(), timeout=120) as client:
-                yield client
-        finally:
-            server.kill()
 
 
 def seconds_of(client: httpx.Client, prompt: str, tokens: int) -> float:

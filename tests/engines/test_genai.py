@@ -11,7 +11,7 @@ import pytest
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.genai.pipelines import pool_blocks, scheduler_config
 from specdemo.engines.traced.engine import TracedEngine
-from specdemo.errors import CacheError, EngineError, LoadError, PairError, PromptError
+from specdemo.errors import CacheError, EngineError, PairError, PromptError
 from specdemo.models.catalogue import BUNDLED, bundled_pair
 from specdemo.models.checks import check_pair
 from specdemo.models.folder import inspect_folder
@@ -197,11 +197,3 @@ def test_a_draft_with_another_end_token_runs_in_the_traced_engine_only(tmp_path:
         GenAIEngine(pair).decoder(Request.of("Once", GenerationSettings()))
     with closing(TracedEngine(pair, thoroughness=BRIEF)) as engine:
         assert len(speculate(engine, "Once", max_new_tokens=4).tokens) == 4
-
-
-def test_a_model_openvino_refuses(tmp_path: Path) -> None:
-    target = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "target"))
-    file = target / "openvino_model.xml"
-    file.write_text(file.read_text().replace('type="MatMul"', 'type="MadMul"'))
-    with pytest.raises(LoadError, match="OpenVINO cannot load 'target' on CPU; export it again"):
-        GenAIEngine(pair_from_folders(target, None, F32))

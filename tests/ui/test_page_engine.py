@@ -74,7 +74,7 @@ def test_a_catalogue_pair_is_downloaded_and_used_and_a_failing_one_does_not_repl
     choose(page, target="refused/target")
     page.click("#use")
     alert = page.locator("#pair-message [role=alert]")
-    expect(alert).to_contain_text("OpenVINO")
+    expect(alert).to_contain_text("OpenVINO cannot load 'refused/target' on CPU; export it again")
     expect(alert).to_contain_text(f"{name} is still in use.")
     expect(page.locator("#header")).to_contain_text(name)
     open_tab(page, "Compare")
