@@ -28,7 +28,7 @@ limits = st.integers(0, 6)
 thresholds = st.sampled_from([0.0, 0.1, 0.3, 0.6, 1.0])
 
 
-@example([1, 1, 1], 4, 2)  # shorter than the longest n-gram: half of it is tried
+@example([1, 1, 1], 3, 2)  # no longer than the longest n-gram: half of it is tried
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4), st.integers(0, 5))
 def test_ngrams_of_a_growing_text_are_those_that_a_search_finds(text: list[int], longest: int, limit: int) -> None:
     index = NgramIndex(longest)
