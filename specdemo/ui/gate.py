@@ -1,7 +1,7 @@
 """The gate limits the size and number of requests, and thereby the memory and disk that visitors can use.
 
 In all, there are at most 500 bodies of 1 MB on their way, 100 events of 1 MB (262,144 characters with an emoji), 200
-sessions with 1 MB of chat and 0.6 MB of Gradio's settings each, and 100 files of 10 MB. Beside each rule stands the
+sessions with 1 MB of chat and 3 MB of Gradio's settings each, and 100 files of 10 MB. Beside each rule stands the
 attack that it stops. Gradio checks passwords and limits queued events; Starlette counts the bytes of bodies. Of
 Gradio's undocumented names this uses `Blocks._queue`, for events that nobody fetches.
 """
