@@ -127,7 +127,7 @@ def _model_facts(model: Model) -> dict[str, str]:
 
 def _pair_facts(entry: Entry) -> dict[str, str]:
     facts = {"pair": entry.title, "supported": entry.reason or "yes"}
-    for role, source in zip(("target", "draft"), entry.sources, strict=False):
+    for role, source in zip(("target", "draft"), entry.sources, strict=True):
         location = source.repository or str(source.path)
         facts[role] = f"{location}, {source.weights}, ~{in_units(source.disk_bytes)}, {source.license}"
         if source.gated:

@@ -117,15 +117,15 @@ def _variant(pair: ModelPair, settings: GenerationSettings, alternatives: Sequen
 
 def _check(pair: ModelPair, variant: Variant) -> None:
     settings, concurrency = variant.settings, variant.concurrency
-    if concurrency is None:
-        check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
-        return
-    if not ENGINES[settings.engine].concurrent:
-        raise SettingsError(f"The {settings.engine} engine serves one request at a time; choose {DEFAULT_ENGINE}.")
-    if settings.do_sample:
-        raise SettingsError("Outputs of several requests at once are compared; switch sampling off.")
-    if not 1 <= concurrency <= MAX_CONCURRENCY:
-        raise SettingsError(f"Concurrent requests are from 1 to {MAX_CONCURRENCY}; choose other numbers.")
+    if concurrency is not None:
+        if not ENGINES[settings.engine].concurrent:
+            raise SettingsError(
+                f"The {settings.engine} engine serves one request at a time; choose {DEFAULT_ENGINE}."
+            )
+        if settings.do_sample:
+            raise SettingsError("Outputs of several requests at once are compared; switch sampling off.")
+        if not 1 <= concurrency <= MAX_CONCURRENCY:
+            raise SettingsError(f"Concurrent requests are from 1 to {MAX_CONCURRENCY}; choose other numbers.")
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
 
 

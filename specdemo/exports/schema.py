@@ -35,8 +35,8 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Comparison:
     """Raise ValueError if the object has another schema or contradicts itself."""
-    for name in _GONE:
-        data["pair"].get("runtime", {}).pop(name, None)
+    runtime = {name: value for name, value in data["pair"].get("runtime", {}).items() if name not in _GONE}
+    data = {**data, "pair": {**data["pair"], "runtime": runtime}}
     if data.get("schema") == 2:
         data = _from_schema_2(data)
     elif data.get("schema") != SCHEMA:

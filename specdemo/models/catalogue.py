@@ -86,7 +86,7 @@ class Entry(Record):
     name: str
     title: str
     target: Source
-    draft: Source | None
+    draft: Source
     kind: DraftKindName
     prompts: Prompts
     reason: str | None = None
@@ -99,7 +99,7 @@ class Entry(Record):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        return (self.target,) if self.draft is None else (self.target, self.draft)
+        return self.target, self.draft
 
     @property
     def disk_bytes(self) -> int:
@@ -107,8 +107,7 @@ class Entry(Record):
 
     @property
     def memory_bytes(self) -> int:
-        draft = self.draft.disk_bytes if self.draft is not None else 0
-        return memory_needed(self.target.disk_bytes, draft, DEFAULT_ENGINE)
+        return memory_needed(self.target.disk_bytes, self.draft.disk_bytes, DEFAULT_ENGINE)
 
 
 @cache

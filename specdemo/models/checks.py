@@ -118,9 +118,8 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
 def is_recommended(draft: Model, target: Model) -> bool:
     """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer."""
-    pairs = ((entry.target, entry.draft) for entry in catalogue() if entry.draft is not None and entry.supported)
-    listed = any(is_source(draft, second) and is_source(target, first) for first, second in pairs)
-    if listed:
+    entries = (entry for entry in catalogue() if entry.supported)
+    if any(is_source(draft, entry.draft) and is_source(target, entry.target) for entry in entries):
         return True
     if draft.head or draft.architecture != target.architecture:  # only the catalogue knows a head's target
         return False

@@ -263,10 +263,9 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
     """Return the environment of a loaded pair; `target_runtime` replaces its settings for the target."""
     runtime = target_runtime or pair.runtime
 
-    target, draft = (  # which may differ from the properties requested
-        _probe(device, properties(settings, device))
-        for settings, device in ((runtime, runtime.device), (pair.runtime, draft_device(runtime)))
-    )
+    draft_on = draft_device(runtime)
+    target = _probe(runtime.device, properties(runtime, runtime.device))  # may differ from the properties requested
+    draft = target if draft_on == runtime.device else _probe(draft_on, properties(pair.runtime, draft_on))
     groups = target.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")
     return Environment(
         specdemo=__version__,
@@ -275,7 +274,7 @@ def describe_environment(pair: ModelPair, target_runtime: RuntimeSettings | None
         openvino_genai=version("openvino-genai"),
         openvino_tokenizers=version("openvino-tokenizers"),
         device=_full_name(runtime.device, target),
-        draft_device=_full_name(draft_device(runtime), draft),
+        draft_device=_full_name(draft_on, draft),
         inference_precision=target.get("INFERENCE_PRECISION_HINT", "unknown"),
         kv_cache_precision=target.get("KV_CACHE_PRECISION", "unknown"),
         dynamic_quantization={None: "unknown", "0": "off"}.get(groups, f"groups of {groups}"),

@@ -7,7 +7,7 @@ precision, and whether the copy is complete.
 import xml.etree.ElementTree as ElementTree
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -33,16 +33,11 @@ _CONVERT_TOKENIZER = "convert it with: convert_tokenizer MODEL --with-detokenize
 _ENCODER_DECODER = (
     "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
 )
-_IN_PARTS = (
-    "is exported in parts, as multimodal models are, which do not run here; "
-    "export its language model alone, with --task text-generation-with-past"
-)
 _LINEAR = (
     "has layers with linear attention, whose state cannot take back rejected tokens here; "
     "choose a model with a KV cache in every layer"
 )
 _OTHER_HEADS = {"dflash": "a DFlash draft", "mtp": "a multi-token-prediction head"}
-_OTHER_DRAFT = "choose an EAGLE-3 head, or a small model of the target's family"
 _TRUE = {"yes", "true", "1"}
 _MAX_BYTES_READ = 2**20  # a tokenizer_config.json with many added tokens takes some 300,000
 NO_LIMIT = 2**30  # tokens of a text; GenAI adds to it those at the beginning, so 2**31 - 1 would overflow
@@ -97,10 +92,14 @@ def inspect_folder(path: Path) -> Model:
     if not path.is_dir():
         raise FolderError(f"There is no folder {quoted(str(path))}; check the path.")
     config = read_config(path)
+    text_config = config.get("text_config") or config  # a multimodal model's nests that of its language model
+    if not isinstance(text_config, dict):
+        raise _no_configuration(path)
     if (path / "openvino_encoder_model.xml").is_file() or config.get("is_encoder_decoder"):
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
-    if (path / "openvino_language_model.xml").is_file() and not (path / _MODEL[0]).is_file():
-        raise FolderError(f"The model in {path.name!r} {_IN_PARTS}.")
+    if "linear_attention" in str(text_config.get("layer_types")):
+        raise FolderError(f"The model in {path.name!r} {_LINEAR}.")
+    check_one_network(path.name, [file.name for file in path.iterdir()])
     complete = all((path / name).is_file() for name in _MODEL)
     network = _read_network(path, "openvino_model") if complete else None
     head = _head(path.name, config, network.modes if network is not None else frozenset())
@@ -120,9 +119,6 @@ def inspect_folder(path: Path) -> Model:
         _read_network(path, other)
     sizes = _sizes(network)
     try:
-        text_config = config.get("text_config") or config  # multimodal exports nest the language model's settings
-        if "linear_attention" in (text_config.get("layer_types") or ()):
-            raise FolderError(f"The model in {path.name!r} {_LINEAR}.")
         return Model(
             name=path.name,
             path=path,
@@ -196,12 +192,24 @@ def _has_chat_template(path: Path) -> bool:
     return b"<chat_template value=" in read_start(path / "openvino_tokenizer.xml")
 
 
+def check_one_network(name: str, files: Collection[str]) -> None:
+    """Check that a folder or repository with these files has one network for the language model, or none."""
+    if "openvino_language_model.xml" in files and _MODEL[0] not in files:
+        raise FolderError(
+            f"The model in {name!r} is exported in parts, as multimodal models are, which do not run here; "
+            "export its language model alone, with --task text-generation-with-past."
+        )
+
+
 def _head(name: str, config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
     """Return the kind of head, from its network's runtime information or its configuration; None if not a head."""
     names = str(config.get("architectures")).lower()
     for head, noun in _OTHER_HEADS.items():
         if head in modes or head in names or f"{head}_config" in config:
-            raise FolderError(f"{name!r} is {noun}, which does not run here; {_OTHER_DRAFT}.")
+            raise FolderError(
+                f"{name!r} is {noun}, which does not run here; "
+                "choose an EAGLE-3 head, or a small model of the target's family."
+            )
     return "eagle3" if "eagle3" in modes or "eagle3" in names else None
 
 

@@ -19,10 +19,11 @@ from specdemo.files import nearest_folder
 from specdemo.models.catalogue import hub_cache, storage_of
 from specdemo.models.converted import file_digest
 from specdemo.models.devices import in_units
+from specdemo.models.folder import check_one_network
 from specdemo.models.gguf import LIMITS, inspect_limited
 from specdemo.records import Model, Progress
 
-_WEIGHTS = ("openvino_model.bin", "openvino_language_model.bin")  # the second of an export in parts
+_WEIGHTS = "openvino_model.bin"
 MODEL_FILES = (
     "config.json",
     "generation_config.json",
@@ -142,10 +143,13 @@ def _fetch(repository: str, gguf: str | None, revision: str, free: int) -> Itera
         for file in siblings
         if any(fnmatch(file.rfilename, pattern) for pattern in ([gguf] if gguf else MODEL_FILES))
     ]
-    if not any(file.name == gguf or (gguf is None and file.name.endswith(_WEIGHTS)) for file in files):
-        raise _no_model_error(repository, gguf, [sibling.rfilename for sibling in siblings])
+    if not any(file.name == (gguf or _WEIGHTS) for file in files):
+        names = [sibling.rfilename for sibling in siblings]
+        if gguf is None:
+            check_one_network(repository, names)
+        raise _no_model_error(repository, gguf, names)
     # Weights come last: a snapshot that has them is complete.
-    files.sort(key=lambda file: (file.name in _WEIGHTS, file.size))
+    files.sort(key=lambda file: (file.name == _WEIGHTS, file.size))
     needed = sum(file.size - file.present for file in files)
     if needed and needed + _RESERVE > free:
         raise FetchError(

@@ -93,7 +93,7 @@ def card(entry: Entry, present: Sequence[bool], *, downloads: bool, own_director
         "about": f"{DRAFT_KINDS[entry.kind].noun.partition(' ')[2]} · {entry.prompts} · {needs}",
         "models": [
             (role, source.repository or "comes with specdemo", _facts(source))
-            for role, source in zip(("target", "draft"), entry.sources, strict=False)
+            for role, source in zip(("target", "draft"), entry.sources, strict=True)
         ],
         "notes": entry.notes,
         "reason": None if entry.supported else entry.reason,

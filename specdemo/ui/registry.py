@@ -103,7 +103,7 @@ class Registry:
         names = [by_path[folder] for folder in catalogue.entry_folders(entry, self._directory) if folder in by_path]
         if len(names) < len(entry.sources):
             raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
-        return {"target": names[0], "draft": names[1] if len(names) > 1 else ""}
+        return {"target": names[0], "draft": names[1]}
 
     def cards(self) -> str:
         runnable, others = list[dict[str, Any]](), list[dict[str, Any]]()

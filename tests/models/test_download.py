@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.child import Limits
-from specdemo.errors import FetchError, GGUFError, ModelError
+from specdemo.errors import FetchError, FolderError, GGUFError, ModelError
 from specdemo.models.catalogue import BUNDLED, Source, cached_folders, hub_cache, local_folder, storage_of
 from specdemo.models.hub import download
 from specdemo.models.library import find_model, library
@@ -120,6 +120,11 @@ def test_failed_downloads_give_the_reason(hub: Hub, monkeypatch: pytest.MonkeyPa
             FetchError, match=r"needs 69 MB more, but .* has only 5 MB free; free some space, or set HF_HOME"
         ):
             list(download(NAME))
+    model = hub.repositories[NAME] / "openvino_model.xml"
+    model.rename(model.with_name("openvino_language_model.xml"))
+    model.with_suffix(".bin").rename(model.with_name("openvino_language_model.bin"))
+    with pytest.raises(FolderError, match=f"The model in '{NAME}' is exported in parts"):
+        list(download(NAME))
     assert hub.served.total() == 0
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -47,39 +47,40 @@ def test_half_copied_folders(copy: Path, tmp_path: Path) -> None:
         inspect_folder(copy)
 
 
+LINEAR = '{"text_config": {"layer_types": ["linear_attention"]}}'
+
+
 @pytest.mark.parametrize(
     ("config", "mode", "reason"),
     [
-        (
-            '{"architectures": ["DFlashDraftModel"]}',
-            "",
-            "'copy' is a DFlash draft, which does not run here; choose",
-        ),
-        ('{"dflash_config": {}}', "", "'copy' is a DFlash draft"),
+        ('{"architectures": ["DFlashDraftModel"]}', "other", "is a DFlash draft, .* choose an EAGLE-3 head, or a"),
+        ('{"dflash_config": {}}', "other", "'copy' is a DFlash draft"),
         ("{}", "dflash", "'copy' is a DFlash draft"),
         ("{}", "mtp", "'copy' is a multi-token-prediction head"),
-        (
-            '{"text_config": {"layer_types": ["linear_attention"]}}',
-            "",
-            "a KV cache in every layer",
-        ),
+        (LINEAR, "other", "linear attention, .* choose a model with a KV cache in every layer"),
     ],
 )
 def test_drafts_and_targets_that_do_not_run_are_refused_by_name(
     copy: Path, config: str, mode: str, reason: str
 ) -> None:
     (copy / "config.json").write_text(config)
-    if mode:
-        xml = copy / "openvino_model.xml"
-        xml.write_text(xml.read_text().replace("</net>", f'<rt_info><{mode}_mode value="True" /></rt_info></net>'))
+    xml = copy / "openvino_model.xml"
+    xml.write_text(xml.read_text().replace("</net>", f'<rt_info><{mode}_mode value="True" /></rt_info></net>'))
     with pytest.raises(FolderError, match=reason):
         inspect_folder(copy)
 
 
-def test_a_model_exported_in_parts_is_refused_by_name(copy: Path) -> None:
-    for name in ("openvino_model.xml", "openvino_model.bin"):
-        (copy / name).rename(copy / name.replace("model", "language_model"))
-    with pytest.raises(FolderError, match=r"is exported in parts.*; export its language model alone"):
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ("{}", "is exported in parts, .* its language model alone, with --task text-generation-with-past"),
+        (LINEAR, "linear attention"),  # which its language model alone would have, too
+    ],
+)
+def test_a_model_exported_in_parts_is_refused_by_name(copy: Path, config: str, reason: str) -> None:
+    (copy / "config.json").write_text(config)
+    (copy / "openvino_model.xml").rename(copy / "openvino_language_model.xml")
+    with pytest.raises(FolderError, match=reason):
         inspect_folder(copy)
 
 
