@@ -16,28 +16,19 @@ from tqdm import tqdm
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine, check_prompt
-from specdemo.errors import UnknownNameError, UsageError, quoted
+from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes
-from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
+from specdemo.experiments.prompts import chosen_tasks, read_prompts
 from specdemo.experiments.report import Report, build_report, write
 from specdemo.experiments.rows import measure
 from specdemo.exports import schema
 from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
-from specdemo.models.catalogue import (
-    catalogue,
-    default_pair,
-    default_runtime,
-    local_folder,
-    pair_of,
-    pair_settings,
-    suggestion,
-)
-from specdemo.models.hub import download
-from specdemo.models.library import draft_for, library, resolve
+from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pair_settings, suggestion
+from specdemo.models.library import draft_for, resolve
 from specdemo.racing.trials import measured_race
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
-from specdemo.records import Comparison, Costs, Model, ModelPair, Progress, Request, Server, Servers, Slice, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Progress, Request, Server, Servers, Slice, Turn
 from specdemo.results import estimate, metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.figures import Figure, chart
@@ -157,9 +148,9 @@ def load(
 ) -> Pair:
     """Return a pair by the names of its models, which are loaded when needed.
 
-    A model is named as by `specdemo models list`, or by a folder, a GGUF file or an id on the Hub, from which it is
-    downloaded if necessary. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and
-    `plain_url` name servers instead. `runtime` are runtime settings, such as `precision`.
+    A model is named as by `specdemo models list`, or by a folder or a GGUF file; a pair of the catalogue names its
+    target. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and `plain_url` name servers
+    instead. `runtime` are runtime settings, such as `precision`.
     """
     if url is not None or plain_url is not None:
         if target is not None:
@@ -170,28 +161,13 @@ def load(
         return Pair(server_pair(Servers(**{side: Server(url=url) for side, url in named.items() if url})))
     if target is None:
         return Pair(default_pair(**runtime))
-    models = [_model(str(target), models_dir)]
+    models = [resolve(target, models_dir)]
     if draft == OWN_DRAFT:
         fitting = draft_for(models[0], models_dir)
         models += [fitting] if fitting is not None else []
     elif draft is not None:
-        models.append(_model(str(draft), models_dir))
+        models.append(resolve(draft, models_dir))
     return Pair(pair_of(*models, runtime=default_runtime(models[0], **runtime)))
-
-
-def _model(name: str, directory: Path | None) -> Model:
-    targets = ((entry.name, entry.target) for entry in catalogue())
-    source = next((target for pair, target in targets if name in (pair, target.name, target.repository)), None)
-    place = None if source is None else local_folder(source, directory)
-    if place is None:
-        try:
-            return resolve(name, directory)
-        except UnknownNameError:
-            if source is None and "/" not in name:
-                raise
-        *_, last = download(name) if source is None else download(source.address, revision=source.revision)
-        place = last.result
-    return next(model for model in library(directory).models if model.path == place)
 
 
 def compare(
@@ -265,14 +241,12 @@ def experiment(
     named = PRESETS[preset]
     axes = {name: tuple(chosen.pop(name)) for name in Axes.model_fields if name in chosen}
     settings = named.settings(pair.models, **chosen)
-    if prompts is None or isinstance(prompts, Path):
-        most = limit or (named.limit if prompts is None else None)
-        file = None if prompts is None else read_prompts(prompts)
-        if file is not None and file.bad:
-            warnings.warn(f"Left out of {file.name}: {file.problems}.", stacklevel=2)
-        tasks = chosen_tasks(file, pair.models.target.prompts, most)
-    else:
-        tasks = typed_tasks([prompts] if isinstance(prompts, str) else prompts)
+    source: Any = [prompts] if isinstance(prompts, str) else prompts
+    if isinstance(source, Path):
+        source = read_prompts(source)
+        if source.bad:
+            warnings.warn(f"Left out of {source.name}: {source.problems}.", stacklevel=2)
+    tasks = chosen_tasks(source, pair.models.target.prompts, limit, named.limit)
     plan = named.plan(pair.models, tasks, settings, axes, repeats=repeats, minutes=minutes)
     require_effect(chosen, [variant.settings for variant in plan.variants.values()], _written)
     last = None

@@ -3,6 +3,7 @@
 Field names follow `openvino_genai.GenerationConfig`. Page and `--help` show their titles, descriptions and limits.
 """
 
+import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
@@ -188,6 +189,14 @@ def require_effect(
         if name in _OF_SAMPLING and not any(settings.do_sample for settings in variants):
             add = write("do_sample", True)
             raise SettingsError(f"{write(name)} has no effect in greedy decoding; leave it out, or add {add}.")
+
+
+def option(name: str, value: Any = True) -> str:
+    """Write a setting as the terminal's option, quoted for a shell."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {shlex.quote(str(value))}"
 
 
 class RuntimeSettings(Checked):

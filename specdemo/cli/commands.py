@@ -1,34 +1,32 @@
 import argparse
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from specdemo.cli import compare, doctor, measure, models, serve
-from specdemo.cli.options import add_defaults
 from specdemo.engines import load_engine
-from specdemo.errors import SpecdemoError, capitalised
-from specdemo.models.catalogue import pair_settings
+from specdemo.errors import capitalised
 from specdemo.racing.worker import EngineFactory
-from specdemo.records import ModelPair
-from specdemo.settings import GenerationSettings
 from specdemo.version import __version__
-
-_MAX_CHARACTERS = 400
 
 
 def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
     program = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = Parser(
         prog=program,
-        usage=f"{program} COMMAND [OPTION …]",
+        usage=f"{program} [--log-level LEVEL] COMMAND [OPTION …]",
         description="Does speculative decoding pay off here?",
         epilog="COMMAND --help lists its options. Exit codes: 0 success, 1 a run or file failed, 2 bad usage, "
         "130 Ctrl+C or SIGTERM, after which results so far were printed and written.",
     )
-    parser.set_defaults(load_engine=load, log_level="warning")
+    parser.set_defaults(load_engine=load)
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="warning",
+        help="what is logged to standard error; debug: also tracebacks of every error (default: warning)",
+    )
     commands = parser.add_subparsers(prog=program, required=True, metavar="COMMAND", title="commands")
     for command in (serve, compare, measure, models, doctor):
         command.add_to(commands)
@@ -36,26 +34,8 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
 
 
 class Parser(argparse.ArgumentParser):
-    initial: Callable[[ModelPair], GenerationSettings] = staticmethod(pair_settings)
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.add_argument(
-            "--log-level",
-            choices=("debug", "info", "warning", "error"),
-            default=argparse.SUPPRESS,  # a command's default would override the option before the command
-            help="what is logged to standard error; debug: also tracebacks of every error (default: warning)",
-        )
-
-    def print_help(self, file: Any = None) -> None:
-        with suppress(SpecdemoError):  # the default pair may be unusable
-            add_defaults(self, self.initial)
-        super().print_help(file)
-
     def error(self, message: str) -> NoReturn:
-        """Exit with one sentence instead of the usage. Long arguments in it are shortened."""
-        half = _MAX_CHARACTERS // 2
-        short = message if len(message) <= _MAX_CHARACTERS else f"{message[:half]} … {message[-half:]}"
-        if short.endswith("required: PROMPT"):
-            short = f'Give a prompt, such as: {self.prog} "Once upon a time"'
-        self.exit(2, f"specdemo: {capitalised(short)}; {self.prog} --help lists all options.\n")
+        """Exit with one sentence instead of the usage."""
+        if message.endswith("required: PROMPT"):
+            message = f'Give a prompt, such as: {self.prog} "Once upon a time"'
+        self.exit(2, f"specdemo: {capitalised(message)}; {self.prog} --help lists all options.\n")

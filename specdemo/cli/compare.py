@@ -11,36 +11,32 @@ from specdemo.cli.options import (
     Commands,
     add_json,
     add_pair,
-    add_prompts,
     add_settings,
     check_files,
+    check_typed,
     chosen_pair,
     given_settings,
     integer,
-    prompt_file,
-    raced_settings,
-    written,
 )
 from specdemo.cli.terminal import interruptible, print_figures, print_race, progress, safe_console, show_conversion
 from specdemo.engines.base import check_prompt
-from specdemo.errors import ServerError, UsageError
-from specdemo.experiments.prompts import Task, read_prompts, typed_tasks
+from specdemo.errors import ServerError
 from specdemo.exports import html, schema
 from specdemo.exports.code import FLAVOURS, code
 from specdemo.files import json_file, write_each, write_json
+from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
 from specdemo.racing.trials import MAX_SECONDS, measured_race
 from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Phase, Request
-from specdemo.settings import GenerationSettings, require_effect
-from specdemo.text import counted, printable
+from specdemo.settings import GenerationSettings, option, require_effect
+from specdemo.text import counted
 
 
 def add_to(commands: Commands) -> None:
     compare = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
     compare.set_defaults(command=_compare)
-    compare.add_argument("prompt", metavar="PROMPT", nargs="?", help="the prompt; - for standard input")
-    add_prompts(compare)
+    compare.add_argument("prompt", metavar="PROMPT", help="the prompt; - for standard input")
     compare.add_argument(
         "--repeats",
         type=integer(0, MAX_TOKENS),
@@ -66,28 +62,27 @@ def add_to(commands: Commands) -> None:
 
 def _chosen(options: argparse.Namespace) -> tuple[ModelPair, GenerationSettings]:
     pair = chosen_pair(options)
-    settings = raced_settings(options, pair)
-    require_effect(given_settings(options, GenerationSettings), [settings], written)
+    given = given_settings(options, GenerationSettings)
+    settings = pair_settings(pair, **given)
+    require_effect(given, [settings], option)
     return pair, settings
 
 
 def _compare(options: argparse.Namespace) -> None:
-    task = _task(options)
+    prompt = _prompt(options.prompt)
     pair, settings = _chosen(options)
-    if task.system_prompt:
-        settings = GenerationSettings.checked(**dict(settings) | {"system_prompt": task.system_prompt})
     check_files(options.json, *(getattr(options, name) for name in html.FILE_KINDS))
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
-    check_prompt(Request.of(task.prompt, settings))
-    show_conversion(convert_pair(pair), quiet=options.quiet)
+    check_prompt(Request.of(prompt, settings))
+    show_conversion(convert_pair(pair))
     comparison = None
     try:
         with (
-            progress("loading", quiet=options.quiet) as show,
+            progress("loading") as show,
             closing(options.load_engine(settings.engine, pair)) as engine,
             interruptible() as stop,
         ):
-            for event in measured_race(engine, task.prompt, settings, number=options.repeats, stop=stop):
+            for event in measured_race(engine, prompt, settings, number=options.repeats, stop=stop):
                 if isinstance(event, Comparison):
                     comparison = event
                     done = counted(len(event.repeats), "repeat")
@@ -103,19 +98,11 @@ def _compare(options: argparse.Namespace) -> None:
         raise ServerError(f"The {side} side failed: {reason}")
 
 
-def _task(options: argparse.Namespace) -> Task:
-    """Return the typed prompt, or the first one of a file; a text file is one prompt."""
-    file = prompt_file(options, [] if options.prompt is None else [options.prompt])
-    if file is not None:
-        prompts = read_prompts(file, whole=True)
-        several = ["This compares the first of them; bench measures all."] * (len(prompts.tasks) > 1)
-        if (several or prompts.bad) and not options.quiet:
-            for line in (*prompts.about(), *several):
-                print(f"specdemo: {printable(line)}", file=sys.stderr)
-        return prompts.tasks[0]
-    if options.prompt is None:
-        raise UsageError('Give a prompt, such as: specdemo compare "Once upon a time"; or --prompt-file FILE.')
-    return typed_tasks([options.prompt])[0]
+def _prompt(typed: str) -> str:
+    """Return the typed prompt, or all of standard input."""
+    if typed != "-":
+        return check_typed(typed, "pipe it to the prompt -")
+    return sys.stdin.buffer.read().decode("utf-8-sig", errors="replace").strip()
 
 
 def _report(comparison: Comparison, options: argparse.Namespace) -> None:

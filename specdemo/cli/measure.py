@@ -1,35 +1,33 @@
 """`measure`, and a command for each of its presets."""
 
 import argparse
+import re
 import sys
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, get_args
 
 from specdemo.cli.options import (
     Commands,
     add_json,
     add_pair,
-    add_prompts,
     add_settings,
     check_files,
+    check_typed,
     chosen_pair,
     given_settings,
     integer,
-    prompt_file,
-    written,
 )
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
-from specdemo.experiments.prompts import chosen_tasks, read_prompts, typed_tasks
+from specdemo.experiments.prompts import PromptFile, chosen_tasks, read_prompts
 from specdemo.experiments.report import build_report, write
 from specdemo.experiments.rows import Result, measure
 from specdemo.files import write_json
 from specdemo.models.converted import convert_pair
-from specdemo.records import MAX_TOKENS, Progress
-from specdemo.settings import GenerationSettings, require_effect
+from specdemo.records import Progress
+from specdemo.settings import GenerationSettings, option, require_effect
 from specdemo.text import counted, printable
 
 
@@ -41,10 +39,15 @@ def add_to(commands: Commands) -> None:
 def _add(commands: Commands, preset: Preset) -> None:
     parser = commands.add_parser(preset.name, help=preset.help)
     parser.set_defaults(command=partial(_measure, preset=preset))
-    parser.initial = preset.settings
     help_ = "prompts (default: the bundled suite); - for standard input"
     parser.add_argument("texts", metavar="PROMPT", nargs="*", help=help_)
-    add_prompts(parser, "--prompts")
+    parser.add_argument(
+        "--prompt-file",
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="prompts as text, CSV, JSON, JSON Lines or Parquet (needs pip install pyarrow); - for standard input",
+    )
     parser.add_argument(
         "--limit",
         type=integer(1),
@@ -75,15 +78,14 @@ def _measure(options: argparse.Namespace, preset: Preset) -> None:
     began = perf_counter()
     plan = _plan(options, preset)
     variants = [variant.settings for variant in plan.variants.values()]
-    require_effect(given_settings(options, GenerationSettings), variants, written)
+    require_effect(given_settings(options, GenerationSettings), variants, option)
     limit = "" if plan.minutes is None else f", in {plan.minutes:g} min with loading; --minutes M changes that"
     size = f"{counted(len(plan.variants), 'variant')}, {counted(len(plan.tasks), 'prompt')}"
-    if not options.quiet:
-        print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
-    show_conversion(convert_pair(plan.pair), quiet=options.quiet)
+    print(f"specdemo: {size}, up to {counted(plan.total, 'run')}{limit}", file=sys.stderr)
+    show_conversion(convert_pair(plan.pair))
     result = None
     try:
-        with interruptible() as stop, progress("starting", quiet=options.quiet) as show:
+        with interruptible() as stop, progress("starting") as show:
             for state in measure(plan, options.load_engine, stop=stop, began=began):
                 result = state.result
                 show(state.doing, _details(state))
@@ -102,36 +104,32 @@ def _details(state: Progress[Result]) -> str:
 def _plan(options: argparse.Namespace, preset: Preset) -> Plan:
     pair = chosen_pair(options)
     settings = preset.settings(pair, **given_settings(options, GenerationSettings))
-    path, limit = prompt_file(options, options.texts), options.limit
-    if options.texts and path is None:
-        tasks = typed_tasks(options.texts)
-    else:
-        file = None if path is None else read_prompts(path)
-        tasks = chosen_tasks(file, pair.target.prompts, limit or (preset.limit if file is None else None))
-        for line in file.about() if file is not None and not options.quiet else ():
-            print(f"specdemo: {printable(line)}", file=sys.stderr)
-    axes = {name: _values(name, text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
+    tasks = chosen_tasks(_prompts(options), pair.target.prompts, options.limit, preset.limit)
+    axes = {name: _values(text) for name in Axes.model_fields if (text := getattr(options, name)) is not None}
     return preset.plan(pair, tasks, settings, axes, repeats=options.repeats, minutes=options.minutes)
 
 
-def _values(axis: str, text: str) -> list[Any]:
-    """Parse names, numbers such as `1-4,8`, or `none` (an empty list). UsageError: it is none of these."""
-    if text == "none":
-        return []
-    kind, *_ = get_args(Axes.model_fields[axis].annotation)
-    if kind is str:
-        return [*filter(None, map(str.strip, text.split(",")))]
-    numbers: list[Any] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            span = range(int(first), int(last) + 1) if dash else ()
-            if dash and not 0 < len(span) <= MAX_TOKENS:
-                raise ValueError(part)
-            numbers += [kind(n) for n in span] if dash else [kind(part)]
-    except ValueError as error:
-        raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
-    return list(dict.fromkeys(numbers))
+def _prompts(options: argparse.Namespace) -> PromptFile | list[str] | None:
+    path, typed = options.prompt_file, options.texts
+    if path is not None and typed:
+        raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
+    if path is None and typed != ["-"]:
+        return [check_typed(text, f"read it with --prompt-file {quoted(text)}") for text in typed] or None
+    file = read_prompts(path or Path("-"))
+    for line in file.about():
+        print(f"specdemo: {printable(line)}", file=sys.stderr)
+    return file
+
+
+def _values(text: str) -> list[str]:
+    """Split names, numbers such as `1-4,8`, or `none` (an empty list); `Axes` checks them."""
+    values: list[str] = []
+    for part in map(str.strip, [] if text == "none" else text.split(",")):
+        span = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part)  # a longer number is no lookahead
+        values += [*map(str, range(int(span[1]), int(span[2]) + 1))] if span else [part]
+    if not values and text != "none":
+        raise UsageError(f"{quoted(text)} names no numbers; write it like 1-4,8 or 0.2,0.4.")
+    return values
 
 
 def _report(result: Result, path: str | None) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from specdemo.api import OWN_DRAFT, load
 from specdemo.capabilities import SERVER_ENGINE, ServerKind
 from specdemo.errors import UsageError, quoted
 from specdemo.models import catalogue
-from specdemo.models.library import draft_for, resolve
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import parameters
-from specdemo.text import printable
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
@@ -29,54 +27,25 @@ Commands = Any  # of `ArgumentParser.add_subparsers`, whose type is private to a
 def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSettings | RuntimeSettings]) -> None:
     """Add one option per field, by topic. Unset ones stay out of the namespace: defaults live in the class."""
     groups: dict[str, Any] = {}
+    by_pair = {"engine"}
+    for entry in catalogue.catalogue():
+        by_pair |= entry.defaults.generation.keys() | entry.defaults.runtime.model_fields_set
     for name, field in settings.model_fields.items():
         topic = _topic(settings, name)
         if topic not in groups:
             groups[topic] = parser.add_argument_group(topic)
         flag = "--" + name.replace("_", "-")
         help_ = str(field.description).replace("%", "%%")
+        default = "depends on the pair" if name in by_pair else "on" if field.default is True else field.default
+        help_ += f" (default: {default})" if default not in (None, False, "") else ""
         groups[topic].add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
 
 
-def add_defaults(parser: argparse.ArgumentParser, initial: Callable[[ModelPair], GenerationSettings]) -> None:
-    """Add the default pair's values to the help, and mark those that depend on the pair."""
-    pair = catalogue.default_pair()
-    values = dict(initial(pair)) | dict(pair.runtime)
-    by_pair = {"engine"}
-    for entry in catalogue.catalogue():
-        by_pair |= entry.defaults.generation.keys() | entry.defaults.runtime.model_fields_set
-    for action in parser._actions:
-        value = values.get(action.dest)
-        if value not in (None, False, ""):
-            shown = "on" if value is True else value
-            default = f"the pair's; {shown} for {pair.target.name}" if action.dest in by_pair else shown
-            action.help = f"{action.help} (default: {default})"
-
-
-def add_prompts(parser: argparse.ArgumentParser, *names: str) -> None:
-    parser.add_argument(
-        "--prompt-file",
-        *names,
-        type=Path,
-        metavar="FILE",
-        help="prompts as text, CSV, JSON, JSON Lines or Parquet (needs pip install pyarrow); - for standard input",
-    )
-    parser.add_argument("--quiet", action="store_true", help="show results only, no progress")
-
-
-def prompt_file(options: argparse.Namespace, typed: list[str]) -> Path | None:
-    """Return the file that prompts come from, or None if they are typed."""
-    if typed and options.prompt_file is not None:
-        raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
-    if typed == ["-"]:
-        return Path("-")
-    for text in typed:
-        with suppress(OSError, ValueError):  # too long for a path, for example
-            if Path(text).is_file():
-                advice = f"read it with --prompt-file {quoted(text)}, or pipe the text to the prompt -"
-                raise UsageError(f"The prompt {quoted(text)} is the name of a file; {advice}.")
-    file: Path | None = options.prompt_file
-    return file
+def check_typed(prompt: str, advice: str) -> str:
+    with suppress(OSError, ValueError):  # too long for a path, for example
+        if Path(prompt).is_file():
+            raise UsageError(f"The prompt {quoted(prompt)} is the name of a file; {advice}.")
+    return prompt
 
 
 def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
@@ -146,32 +115,11 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         from specdemo.engines.server.engine import server_pair  # httpx takes a quarter of a second to import
 
         return server_pair(servers)
-    if options.target is None:
-        if options.draft is not None:
-            raise UsageError("--draft needs --target; give both.")
-        return catalogue.default_pair(**given_settings(options, RuntimeSettings))
-    names = [name for name in (options.target, options.draft) if name is not None]
-    models = [resolve(name, options.models_dir) for name in names]
-    if len(models) == 1 and getattr(options, "drafter", "model") == "model":
-        fitting = draft_for(models[0], options.models_dir)
-        models += [fitting] if fitting is not None else []
-    runtime = catalogue.default_runtime(models[0], **given_settings(options, RuntimeSettings))
-    return catalogue.pair_of(*models, runtime=runtime)
-
-
-def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
-    """Return the settings of a race. Print to standard error if prompt lookup replaces a missing draft."""
-    settings = catalogue.pair_settings(pair, **given_settings(options, GenerationSettings))
-    if pair.draft is None and settings.strategy.drafter.model:
-        raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
-    if pair.draft is None and not hasattr(options, "drafter"):
-        name = printable(pair.target.name)
-        print(f"{name} has no draft here, so prompt lookup proposes; choose one with --draft.", file=sys.stderr)
-    return settings
-
-
-def written(name: str, value: Any = True) -> str:
-    return f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+    if options.target is None and options.draft is not None:
+        raise UsageError("--draft needs --target; give both.")
+    own = OWN_DRAFT if getattr(options, "drafter", "model") == "model" else None
+    runtime = given_settings(options, RuntimeSettings)
+    return load(options.target, options.draft or own, models_dir=options.models_dir, **runtime).models
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:

@@ -138,7 +138,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def progress(doing: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+def progress(doing: str) -> Iterator[Callable[..., None]]:
     """Yield a function that shows the current activity, and details of it, on standard error: a line that changes, or
     lines if it is not a terminal. Nothing is drawn in a thread, which would cost time on the clocks.
     """
@@ -146,7 +146,7 @@ def progress(doing: str, *, quiet: bool = False) -> Iterator[Callable[..., None]
 
     def show(doing: str, details: str = "") -> None:
         nonlocal last, due
-        if quiet or (doing == last and monotonic() < due):
+        if doing == last and monotonic() < due:
             return
         last, due = doing, monotonic() + (_REDRAW_SECONDS if terminal else _LINE_SECONDS)
         text = printable(doing + details)
@@ -160,12 +160,12 @@ def progress(doing: str, *, quiet: bool = False) -> Iterator[Callable[..., None]
     try:
         yield show
     finally:
-        if terminal and not quiet:
+        if terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def show_conversion(converting: Iterator[tuple[Model, float]], *, quiet: bool = False) -> None:
+def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
     for first, _ in converting:
-        with progress(f"converting {first.name}, once", quiet=quiet) as show:
+        with progress(f"converting {first.name}, once") as show:
             for model, share in converting:
                 show(f"converting {model.name}, once", f", {share:.0%}")

@@ -6,12 +6,10 @@ another model's, and acceptance after them would not be the target's.
 """
 
 import csv
-import gzip
 import json
 import re
 import sys
 import warnings
-import zlib
 from ast import literal_eval
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,14 +46,13 @@ _NAMES = (
 _WRAPPERS = ("row", "body", "params", "request", "modelinput", "vars", "item", "inputs")
 _NESTED = ("paragraphs", "qas", "payloads")  # records within a record: of SQuAD, of AIPerf's inputs
 _ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an object holds several arrays
-_JUDGED = {"conversation_a", "conversation_b", "chosen", "rejected"}
 _ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
 _OF_USER, _OF_SYSTEM = ("user", "human", "prompter"), ("system", "developer")
 _OPENING, _CLOSING = "'\"{[", "'\"}]"  # of items of a list
 _LINES = (".jsonl", ".ndjson")
 _NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
 
-MAX_BYTES = 128 * 2**20  # unpacked
+MAX_BYTES = 128 * 2**20  # of a file, and of its prompts
 MAX_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
 MAX_RECORDS = 250_000  # of a file, and prompts in it, read in four seconds; its bytes hold millions of short ones
 MAX_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
@@ -120,17 +117,24 @@ def typed_tasks(prompts: Sequence[str]) -> list[Task]:
     return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
 
 
-def chosen_tasks(file: PromptFile | None, prompts: Prompts, limit: int | None) -> list[Task]:
-    """Take prompts from all categories in turn, in their order, and later turns only for chat models."""
-    every = bundled_tasks(prompts) if file is None else file.tasks
-    tasks = [task for task in every if prompts == "chat" or not task.before]
+def chosen_tasks(
+    source: PromptFile | Sequence[str] | None, prompts: Prompts, limit: int | None, of_suite: int | None = None
+) -> list[Task]:
+    """Take typed prompts; or those of a file or, without any, of the bundled suite, from all categories in turn, in
+    their order, and later turns only for chat models.
+    """
+    if source is None:
+        source, limit = PromptFile("", bundled_tasks(prompts), {}), limit or of_suite
+    elif not isinstance(source, PromptFile):
+        return typed_tasks(source)
+    tasks = [task for task in source.tasks if prompts == "chat" or not task.before]
     ranks = defaultdict[str, Iterator[int]](count)
     ranked = sorted(range(len(tasks)), key=lambda index: next(ranks[tasks[index].task]))
     return [tasks[index] for index in sorted(ranked[: min(limit or MAX_PROMPTS, MAX_PROMPTS)])]
 
 
-def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
-    """Read a file or standard input (`-`); `whole`: a text is one prompt.
+def read_prompts(path: Path) -> PromptFile:
+    """Read a file or standard input (`-`).
 
     Names used again are numbered. FileError: the file is missing, too large, of another kind, or without a prompt.
     """
@@ -138,7 +142,7 @@ def read_prompts(path: Path, *, whole: bool = False) -> PromptFile:
     bad, tasks = defaultdict[str, list[str]](list), dict[str, Task]()
     copies = defaultdict[str, Iterator[int]](lambda: count(2))
     size = 0
-    for read, (place, value) in enumerate(_records(path, name, whole=whole)):
+    for read, (place, value) in enumerate(_records(path, name)):
         found = list[Task]()
         try:
             for task in _tasks(value, place.split()[1], name.split(".")[0][:_MAX_LETTERS]):
@@ -170,17 +174,11 @@ def _numbered(what: str, values: Iterable[Any]) -> _Records:
     return ((f"{what} {number}", value) for number, value in enumerate(values, 1))
 
 
-def _records(path: Path, name: str, *, whole: bool) -> _Records:
-    kind = Path(name.lower().removesuffix(".gz")).suffix
+def _records(path: Path, name: str) -> _Records:
+    kind = Path(name.lower()).suffix
     if kind in _NO_TEXT:
         raise FileError(f"Cannot read prompts from {kind[1:].upper()}; save {quoted(name)} as text, CSV or JSON.")
     data = sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else read_bytes(path, MAX_BYTES, "a text file")
-    try:
-        if data.startswith(b"\x1f\x8b"):
-            with gzip.open(BytesIO(data)) as file:
-                data = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileError(f"{quoted(name)} is damaged; compress it again.") from error
     if len(data) > MAX_BYTES:
         raise FileError(f"{quoted(name)} is larger than {MAX_BYTES // 2**20} MB; choose a smaller file.")
     if data.startswith(b"PAR1"):
@@ -199,8 +197,8 @@ def _records(path: Path, name: str, *, whole: bool) -> _Records:
         if kind not in ("", ".txt") or not any(isinstance(value, ValueError) for _, value in records):
             return records
     # blank lines separate prompts of several lines; without any, each line is a prompt
-    parts = [text] if whole else re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
-    parts = text.split("\n") if len(parts) == 1 and not whole else parts
+    parts = re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
+    parts = text.split("\n") if len(parts) == 1 else parts
     return _numbered("prompt", filter(None, map(str.strip, parts)))
 
 
@@ -379,8 +377,6 @@ def _prompts(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
             before, *after = _AROUND.get(name, ("",))
             parts = (_text(fields, part) for part in (before, name, *after))
             return "", ["\n\n".join(filter(None, (*parts, _choices(fields))))]
-    if _JUDGED & fields.keys():
-        raise ValueError("it holds answers to be judged (conversation_a, chosen …), not prompts")
     if answer:
         raise ValueError(_NO_USER)
     raise ValueError("its prompt is empty" if _known(fields) else f"unknown fields ({_some([*map(quoted, fields)])})")

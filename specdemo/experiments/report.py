@@ -22,6 +22,7 @@ from specdemo.results import metrics
 from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup, mean_load
 from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.words import shared_words
+from specdemo.settings import option
 from specdemo.text import counted, milliseconds, number, percent
 
 _MAX_NAMED = 4  # of the settings that may be as fast
@@ -236,8 +237,7 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
 def options_of(result: Result, name: str) -> str:
     settings = result.variants[name].settings
     names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
-    values = {name: getattr(settings, name) for name in names}
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items() if value is not None)
+    return " ".join(option(name, value) for name in names if (value := getattr(settings, name)) is not None)
 
 
 def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Part]:

@@ -20,6 +20,7 @@ from specdemo.records import Comparison
 from specdemo.results import figures
 from specdemo.results.summary import summarise
 from specdemo.results.words import run_words
+from specdemo.settings import option
 
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css")  # style sheets of page and replay, in order
@@ -63,7 +64,7 @@ def markdown(comparison: Comparison) -> bytes:
     summary, used, pair = summarise(comparison), comparison.environment, comparison.pair
     models = {role: model for role, model in (("target", pair.target), ("draft", pair.draft)) if model is not None}
     settings = [(name, value) for name, value in comparison.settings if value != getattr(pair_settings(pair), name)]
-    flags = [_flag(role, model.name) for role, model in models.items()] + [_flag(*setting) for setting in settings]
+    flags = [option(role, model.name) for role, model in models.items()] + [option(*setting) for setting in settings]
     lines = [
         f"**{summary.headline}** {summary.pooled}: {summary.speedup or 'no speedup'}",
         summary.sentence,
@@ -75,13 +76,6 @@ def markdown(comparison: Comparison) -> bytes:
     ]
     command = " ".join(["specdemo compare", shlex.quote(comparison.prompt), *flags])
     return "\n".join([*(f"- {line}" for line in lines), "", "~~~~sh", command, "~~~~", ""]).encode()
-
-
-def _flag(name: str, value: Any) -> str:
-    option = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{'' if value else 'no-'}{option}"
-    return f"--{option} {shlex.quote(str(value))}"
 
 
 def plotting(modules: Sequence[str]) -> dict[str, Markup]:

@@ -142,6 +142,8 @@ def find_model(name: str, directory: Path | None = None) -> Model:
     entries = {entry.name: entry for entry in catalogue()}
     if name in entries:
         target = entries[name].target.listed_as or f"{name}/target"
+        if target in models:
+            return models[target]
         raise UnknownNameError(
             f"{quoted(name)} is a pair of the catalogue, whose target is {quoted(target)}; "
             f"'specdemo models info {name}' says how to get it."

@@ -29,7 +29,7 @@ from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.views import BOARD, channel, script, view
 
-_FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz"]
+_FILES = [".txt", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet"]
 _BY_TITLE = {preset.title: name for name, preset in PRESETS.items() if name != "measure"}
 START = "Measure"
 EMPTY_BOARD = "[]"
@@ -88,12 +88,10 @@ class MeasureCallbacks:
         waiting = [notice("Reading the prompts …"), *unchanged, *busy]
         reading: dict[str, Any] = {"waiting": waiting, **_READ_FAILURE}
         try:
-            tasks = typed_tasks(typed)
-            if file is not None or not typed:
-                prompts = None
-                if file is not None:
-                    prompts = yield from events.run_in_child(read_prompts, Path(file), **reading)
-                tasks = chosen_tasks(prompts, pair.target.prompts, int(limit))
+            source: Any = typed or None
+            if file is not None:
+                source = yield from events.run_in_child(read_prompts, Path(file), **reading)
+            tasks = chosen_tasks(source, pair.target.prompts, int(limit))
             plan = _plan(preset, pair, tasks, int(tokens), values, minutes=minutes)
             variants = {name: variant for name, variant in plan.variants.items() if name in ticked}
             if not variants:

@@ -11,7 +11,6 @@ from specdemo.cli import main
 from specdemo.engines.base import Decoder, Prefilling
 from specdemo.errors import LoadError, ServerError
 from specdemo.records import Costs, Request, Round
-from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
 from tests.support.failing import failing_engine
 from tests.support.scripted import ScriptedEngine
@@ -60,30 +59,16 @@ def test_ctrl_c_during_and_after_a_race_keeps_its_results(
     assert "the quick brown fox" in capsys.readouterr().out
 
 
-def test_a_prompt_comes_from_a_file_with_its_system_message(
+def test_a_prompt_is_typed_or_all_of_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, out = tmp_path / "prompts.jsonl", tmp_path / "run.json"
-    chat = [{"role": role, "content": role.upper()} for role in ("system", "user", "assistant", "user")]
-    path.write_text(json.dumps({"messages": chat}) + "\n{\n")
-    arguments, load = (
-        ["compare", "--prompt-file", str(path), "--repeats", "0", "--json", str(out)],
-        lambda *_: ScriptedEngine(),
-    )
-    assert main(arguments, load=load) == 0
-    err = capsys.readouterr().err
-    assert "Left out: line 2: not JSON" in err
-    assert "the first of them; bench measures all" in err
-    data = json.loads(out.read_text())
-    assert (data["prompt"], data["settings"]["system_prompt"]) == ("USER", "SYSTEM")
-    assert Request.of("USER", GenerationSettings(system_prompt="SYSTEM")).messages[0] == chat[0]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"One\n\ntwo\n")))
-    assert main(["compare", "-", "--repeats", "0", "--quiet", "--json", str(out)], load=load) == 0
-    assert json.loads(out.read_text())["prompt"] == "One\n\ntwo"
-    assert capsys.readouterr().err == ""
-    refused = {(str(path),): "is the name of a file; read it with", ("",): "The prompt is empty", (): "Give a"}
+    out = tmp_path / "run.json"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfOne\n\ntwo \xff\n")))
+    assert main(["compare", "-", "--repeats", "0", "--json", str(out)], load=lambda *_: ScriptedEngine()) == 0
+    assert json.loads(out.read_text())["prompt"] == "One\n\ntwo \ufffd"
+    refused = {str(out): "is the name of a file; pipe it to the prompt -", "": "The prompt is empty"}
     for prompt, message in refused.items():
-        assert main(["compare", *prompt], load=lambda *_: pytest.fail("nothing is loaded")) == 2
+        assert main(["compare", prompt], load=lambda *_: pytest.fail("nothing is loaded")) == 2
         assert message in capsys.readouterr().err
 
 
@@ -132,5 +117,5 @@ def test_a_traceback_is_logged_when_asked_for(capsys: pytest.CaptureFixture[str]
     *_, complaint, cause = capsys.readouterr().err.splitlines()
     assert complaint == "specdemo: OpenVINO cannot load 'x' on CPU; export it again."
     assert cause == "  RuntimeError: Exception from core.cpp:99"
-    assert main(["compare", "Say", "--log-level", "debug"], load=load) == 1
+    assert main(["--log-level", "debug", "compare", "Say"], load=load) == 1
     assert "Traceback (most recent call last)" in capsys.readouterr().err

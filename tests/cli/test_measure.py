@@ -95,8 +95,10 @@ def test_an_empty_result_replaces_no_file(tmp_path: Path, capsys: pytest.Capture
     ("arguments", "message"),
     [
         (("tune", "x", "--prompts", "y.jsonl"), "leave one of them out"),
-        (("tune", "x", "--lookaheads", "5-1"), "'5-1' is not a list of numbers"),
-        (("load", "--concurrency", "1-999999999"), "is not a list of numbers"),
+        (("tune", "x", "--lookaheads", "5-1"), "'5-1' names no numbers"),
+        (("tune", "x", "--lookaheads", "1-x"), "should be a valid integer, unable to parse"),
+        (("load", "--concurrency", "1-999999999"), "should be a valid integer, unable to parse"),
+        (("tune", "x", "--lookaheads", ","), "got ''"),
         (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
         (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),
     ],

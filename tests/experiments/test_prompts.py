@@ -1,5 +1,4 @@
 import csv
-import gzip
 import io
 import json
 import sys
@@ -45,8 +44,7 @@ def table(row: dict[str, object]) -> str:
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
-    data = content.encode() if isinstance(content, str) else content
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
@@ -65,7 +63,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
             [task("C\n\nQ", "5")],
         ),
         ("some.json", lines({"data": [{"session_id": "a", "payloads": [{"messages": CHAT}]}]}), chat("a")),
-        ("some.jsonl.gz", lines({"question": "How many?", "answer": "#### 3"}), [task("How many?")]),
+        ("some.jsonl", lines({"question": "How many?", "answer": "#### 3"}), [task("How many?")]),
         (
             "some.jsonl",
             lines({"question_id": 81, "category": "writing", "turns": ["Hi", "A\nB"], "reference": []}),
@@ -161,10 +159,10 @@ def test_parquet_files_may_hold_bytes_and_are_limited(tmp_path: Path, monkeypatc
         read(prompt=["x" * 1000] * 5000)
 
 
-def test_standard_input_and_whole_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hi\n\nHo\n")))
-    file = read_prompts(Path("-"), whole=True)
-    assert (file.name, [each.prompt for each in file.tasks]) == ("standard input", ["Hi\n\nHo"])
+    file = read_prompts(Path("-"))
+    assert (file.name, [each.prompt for each in file.tasks]) == ("standard input", ["Hi", "Ho"])
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -181,7 +179,7 @@ BAD = {
     lines({"prompt": ["x", 3]}): "holds an image or something else that is not text",
     '{"prompt": "\\ud800"}': "not JSON",
     lines({"name": "Ann", "age": 3}): "unknown fields ('name' and 'age')",
-    lines({"conversation_a": CHAT, "conversation_b": CHAT}): "answers to be judged",
+    lines({"chosen": CHAT, "rejected": CHAT}): "unknown fields ('chosen' and 'rejected')",
     lines({"messages": CHAT[2:3]}): "none of its messages is a user's",
     lines({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}): "is not text",
     "3": "something else that is not text",
@@ -240,19 +238,17 @@ def test_files_without_prompts(tmp_path: Path) -> None:
         ("nothing", None),
         ("binary", b"\xff\xfe\x00"),
         ("some.xlsx", b"PK\x03\x04x"),
-        ("a.gz", None),
+        ("a.jsonl.gz", b"\x1f\x8bno"),
         ("a.yaml", b"prompts:"),
     ):
         path = tmp_path / name if data is None else written(tmp_path, name, data)
-        if name == "a.gz":
-            path.write_bytes(b"\x1f\x8bno")
         with pytest.raises(FileError, match=r"Cannot read|is damaged") as refused:
             read_prompts(path)
         assert str(tmp_path) not in str(refused.value), "a visitor is not told where the server keeps files"
 
 
 def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, "prompts.jsonl.gz", lines(*({"prompt": "x" * 50} for _ in range(5))))
+    path = written(tmp_path, "prompts.jsonl", lines(*({"prompt": "x" * 50} for _ in range(5))))
     monkeypatch.setattr(prompts, "MAX_PROMPTS", 4)
     assert len(chosen_tasks(read_prompts(path), "chat", None)) == 4
     assert "At most 4 of them are measured, from every category in turn." in read_prompts(path).about()

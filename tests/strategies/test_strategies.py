@@ -9,14 +9,13 @@ import pytest
 
 from specdemo.capabilities import ENGINES, engines_of
 from specdemo.cli import main
-from specdemo.cli.options import written
 from specdemo.decoding.indexes import Match, TextIndex, index_of
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.plan import Axes, available, grid
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
-from specdemo.settings import GenerationSettings, require_effect
+from specdemo.settings import GenerationSettings, option, require_effect
 from specdemo.strategies import CONSTANT, STRATEGIES, DrafterInfo, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
 from tests.support.proposals import raced
@@ -87,7 +86,7 @@ def test_the_terminal_accepts_it_and_code_reproduces_it(capfd: pytest.CaptureFix
     assert main(["code", "Say", "--to", "llama.cpp", *options]) == 2
     assert "llama.cpp cannot load" in capfd.readouterr().err
     with pytest.raises(UsageError, match="--max-ngram-size has no effect with --drafter parrot; leave it out"):
-        require_effect(["drafter", "max_ngram_size"], [GenerationSettings.checked(**CHOSEN)], written)
+        require_effect(["drafter", "max_ngram_size"], [GenerationSettings.checked(**CHOSEN)], option)
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     assert "parrot" in capfd.readouterr().out

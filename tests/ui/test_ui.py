@@ -7,9 +7,9 @@ import gradio as gr
 import pytest
 
 from specdemo.cli.commands import build_parser
-from specdemo.cli.options import chosen_pair, raced_settings
+from specdemo.cli.options import chosen_pair, given_settings
 from specdemo.errors import SettingsError
-from specdemo.models.catalogue import Defaults, bundled_pair, bundled_prompts, find
+from specdemo.models.catalogue import Defaults, bundled_pair, bundled_prompts, find, pair_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.compare import CompareCallbacks, api_description
@@ -149,6 +149,7 @@ def test_page_links_terminal_and_endpoint_start_with_a_pairs_own_settings(pair: 
     assert "Seed" in str(wrong)
     for options, changed in (((), {}), (("--repetition-penalty", "1"), {"repetition_penalty": 1.0})):
         parsed = build_parser().parse_args(["compare", "Say", *options])
-        assert raced_settings(parsed, chosen_pair(parsed)) == GenerationSettings(**CHOSEN | changed)
+        given = given_settings(parsed, GenerationSettings)
+        assert pair_settings(chosen_pair(parsed), **given) == GenerationSettings(**CHOSEN | changed)
     endpoint = signature(CompareCallbacks(cast(Sessions, None)).api(pair)).parameters
     assert {name: endpoint[name].default for name in CHOSEN} == CHOSEN
