@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from specdemo.capabilities import EngineName
-from specdemo.engines.base import Batch, Decoder
+from specdemo.engines.base import Batch
 from specdemo.errors import PromptError, RunError
 from specdemo.experiments.plan import PRESETS, Axes, Plan, grid
 from specdemo.experiments.prompts import Task
 from specdemo.experiments.report import build_report
 from specdemo.experiments.rows import Latency, Result, measure, points
 from specdemo.racing.costs import measure_costs
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import ModelPair, Request
 from specdemo.results.metrics import expected_speedups
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain, Strategy
@@ -119,30 +119,24 @@ def test_runs_are_shortened_until_every_setting_is_tried_within_the_time(
 
 
 def test_impossible_runs_are_left_out_with_the_reason_and_none_at_all_is_an_error() -> None:
-    class Picky(ScriptedEngine):
-        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            if "2" in request.prompt:
-                raise PromptError("The prompt is too long.")
-            return super().decoder(request, costs)
+    def refuse(engine: ScriptedEngine, request: Request) -> None:
+        if "2" in request.prompt:
+            raise PromptError("The prompt is too long.")
 
-    result = finished(plan(repeats=1), lambda *_: Picky())
+    picky = ScriptedEngine(on_request=refuse)
+    result = finished(plan(repeats=1), lambda *_: picky)
     assert {row.prompt: row.problem for row in result.rows}["tales 2"] == "The prompt is too long."
     assert sum(row.trial is None for row in result.rows) == 6
     hopeless = Plan(**vars(plan()) | {"tasks": TASKS[1:2]})
     with pytest.raises(RunError, match="The prompt is too long"):
-        finished(hopeless, lambda *_: Picky())
+        finished(hopeless, lambda *_: picky)
 
 
 def test_later_turns_of_a_chat_follow_the_targets_own_answers() -> None:
-    requests: list[Request] = []
-
-    class Chat(ScriptedEngine):
-        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            requests.append(request)
-            return super().decoder(request, costs)
-
+    requests = list[Request]()
+    engine = ScriptedEngine(on_request=lambda _, request: requests.append(request))
     later = Task(name="2", task="chat", prompt="And then?", before=("Tell me.",))
-    finished(Plan(**vars(plan(repeats=2)) | {"tasks": [later]}), lambda *_: Chat())
+    finished(Plan(**vars(plan(repeats=2)) | {"tasks": [later]}), lambda *_: engine)
     later_requests = [request for request in requests if request.prompt == "And then?"]
     assert later_requests
     assert {request.history[0].prompt for request in later_requests} == {"Tell me."}

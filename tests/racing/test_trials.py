@@ -1,9 +1,8 @@
 import pytest
 
-from specdemo.engines.base import Decoder
 from specdemo.errors import EngineError
 from specdemo.racing.trials import refined, trials
-from specdemo.records import Costs, Request
+from specdemo.records import Request
 from specdemo.results.estimate import of_comparison
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
@@ -26,30 +25,21 @@ def test_a_trial_keeps_every_step_of_both_sides() -> None:
 
 
 def test_a_trial_is_compared_with_the_plain_runs_on_both_sides() -> None:
-    class Drifting(ScriptedEngine):
-        """Every run's steps take 10 ms longer than those of the run before it."""
+    def slows(engine: ScriptedEngine, request: Request) -> None:
+        engine.step += 0.01  # with every run
 
-        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            self.step += 0.01
-            return super().decoder(request, costs)
-
-    (trial,) = trials(Drifting(step=0), "Say", [LONG], None)
+    (trial,) = trials(ScriptedEngine(step=0, on_request=slows), "Say", [LONG], None)
     assert trial is not None
     assert trial.plain_seconds == pytest.approx(40 * (0.01 + 0.03) / 2)
 
 
 def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
-    plain: list[Request] = []
-
-    class Watched(ScriptedEngine):
-        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            if isinstance(request.strategy, Plain):
-                plain.append(request)
-            return super().decoder(request, costs)
-
+    requests = list[Request]()
+    engine = ScriptedEngine(on_request=lambda _, request: requests.append(request))
     sampled = LONG.model_copy(update={"do_sample": True})
     longer = LONG.model_copy(update={"num_assistant_tokens": 6})
-    assert len(list(trials(Watched(), "Say", [LONG, longer, sampled], None))) == 3
+    assert len(list(trials(engine, "Say", [LONG, longer, sampled], None))) == 3
+    plain = [request for request in requests if isinstance(request.strategy, Plain)]
     assert [request.sampling.do_sample for request in plain] == [False, False, False, True, True]
 
 
