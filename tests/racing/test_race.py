@@ -5,13 +5,13 @@ import pytest
 
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.costs import LONG_LOOKAHEADS, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Request, Round, Slice
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import end_event
+from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
@@ -56,14 +56,8 @@ def test_a_lookahead_changed_during_a_run_counts_from_the_next_round() -> None:
     assert [update for lap in laps(progress) for update in lap.settings_updates] == [first, second]
     assert schema.from_json(schema.to_json(comparison)).settings_updates == comparison.settings_updates
     assert list(repeats(ScriptedEngine(), comparison)) == []
-    *_, still = race(
-        ScriptedEngine(),
-        "Say",
-        LONG,
-        live_settings=lambda: {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.9},
-    )
-    assert isinstance(still, Comparison)
-    assert still.settings_updates == ()
+    same: LiveSettings = {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.9}
+    assert raced(ScriptedEngine(), "Say", LONG, live_settings=lambda: same).settings_updates == ()
 
 
 def test_sequential_runs_one_side_after_the_other() -> None:
@@ -75,8 +69,7 @@ def test_sequential_runs_one_side_after_the_other() -> None:
 
 def test_clocks_are_the_same_whatever_the_slices() -> None:
     engine = ScriptedEngine(wrong=(4,))
-    *_, sliced = race(engine, "Say", LONG, slice_seconds=0.05)
-    assert isinstance(sliced, Comparison)
+    sliced = raced(engine, "Say", LONG, slice_seconds=0.05)
     assert sliced.plain == run_alone(engine.decoder(Request.of("Say", LONG).plain))
     assert sliced.speculative == run_alone(engine.decoder(Request.of("Say", LONG)))
 
@@ -86,8 +79,7 @@ def test_a_failing_engine_frees_both_requests_and_the_next_race_works() -> None:
     with pytest.raises(EngineError, match="run again"):
         list(race(engine, "Say", LONG))
     assert engine.requests == 0
-    *_, comparison = race(engine, "Say", LONG)
-    assert isinstance(comparison, Comparison)
+    assert raced(engine, "Say", LONG).plain.finish_reason == "length"
 
 
 def test_leaving_a_race_frees_both_requests() -> None:
@@ -99,14 +91,6 @@ def test_leaving_a_race_frees_both_requests() -> None:
     assert engine.requests > 0
     progress.close()
     assert engine.requests == 0
-
-
-def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
-    assert measure_costs(ScriptedEngine(), seconds=0) is None
-    costs = measure_costs(ScriptedEngine())
-    assert costs is not None
-    assert len(costs.verify) == max(LONG_LOOKAHEADS) + 1
-    assert costs.draft_step == pytest.approx(ScriptedEngine().draft)
 
 
 class Stopped:

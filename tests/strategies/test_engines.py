@@ -13,10 +13,10 @@ from specdemo.errors import SettingsError
 from specdemo.experiments.plan import available
 from specdemo.models.catalogue import bundled_models
 from specdemo.models.checks import check_pair
-from specdemo.racing.race import race
-from specdemo.records import Comparison, ModelPair, Side
+from specdemo.records import ModelPair, Side
 from specdemo.settings import GenerationSettings
 from specdemo.ui import controls
+from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
@@ -46,8 +46,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_loaded_and_races() -> None:
     with closing(load_engine("echo", PAIR)) as engine:
-        *_, comparison = race(engine, "Say", GenerationSettings.checked(engine="echo", max_new_tokens=8))
-    assert isinstance(comparison, Comparison)
+        comparison = raced(engine, "Say", GenerationSettings.checked(engine="echo", max_new_tokens=8))
     assert comparison.speculative.text == comparison.plain.text == " the quick brown fox jumps over a lazy"
 
 
