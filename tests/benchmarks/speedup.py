@@ -1,7 +1,7 @@
 """Races of a target with several drafts, engines and lookaheads, and llama.cpp beside them, in turns.
 
     python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME … lookup] [--engines traced genai]
-        [--lookaheads 1 2 3] [--weights exact|int4|int8] [--prompts FILE.jsonl] [--limit 12] [--tokens 128]
+        [--lookaheads 1 2 3] [--prompts FILE.jsonl] [--limit 12] [--tokens 128]
 
 Every prompt is raced once with every combination, in random order, so that drift favours none. Prints speedups (plain
 seconds / speculative seconds per token, prefill excluded) and milliseconds per token of both sides. If the target is
@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median, quantiles
-from typing import Any, get_args
+from typing import Any
 
 import httpx
 
@@ -27,7 +27,6 @@ from specdemo.models.library import resolve
 from specdemo.racing.race import race
 from specdemo.records import Comparison
 from specdemo.results import metrics
-from specdemo.settings import Weights
 from tests.support.llama import started
 
 _SHORT = 600  # characters: answers of 128 tokens then take most of a race
@@ -39,15 +38,13 @@ def main() -> None:
     parser.add_argument("--drafts", nargs="+", default=["smollm2-draft", "smollm2-head"])
     parser.add_argument("--engines", nargs="+", default=["traced", "genai"])
     parser.add_argument("--lookaheads", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--weights", choices=get_args(Weights), default="auto", help="of a GGUF target")
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--limit", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    random = Random(options.seed)
+    random = Random(0)
     target = resolve(options.target) if options.target else default_pair().target
-    runtime = default_runtime(target).model_copy(update={"weights": options.weights})
+    runtime = default_runtime(target)
     drafts = {name: None if name == "lookup" else resolve(name) for name in options.drafts}
     pairs = {name: pair_of(target, draft, runtime=runtime) for name, draft in drafts.items()}
     for pair in pairs.values():
