@@ -346,7 +346,7 @@ def test_stop_keeps_the_partial_run_and_enter_and_a_reload_are_explained(visit: 
 
 
 def test_stop_ends_the_repeats(visit: Visit) -> None:
-    page = visit("/#max_new_tokens=300&ignore_eos=true")
+    page = visit("/#max_new_tokens=201&ignore_eos=true")
     run(page)
     expect(page.locator(".again button")).to_be_visible()
     page.locator(".again button").dispatch_event("click")
