@@ -1,19 +1,28 @@
-"""Gradio events of several tabs: their options, the engine's jobs with their progress, and visitors' files."""
+"""Gradio events of several tabs: the values that they take, their options, the engine's jobs with their progress, and
+visitors' files. Of Gradio's undocumented names this uses `Blocks.process_api` and `Blocks.get_config_file`.
+"""
 
+import logging
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import gradio as gr
+from gradio.components.api_component import Api
+from gradio.data_classes import FileDataMeta
+from pydantic import AfterValidator, FiniteFloat, TypeAdapter, ValidationError
 
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import FileError
 from specdemo.records import Phase, Progress
 from specdemo.text import counted
 from specdemo.ui.parts import alert, notice, phase_text, progress_html
+from specdemo.ui.server import uploads
 from specdemo.ui.session import Sessions, as_failure
 
 JOB_UPDATE_SECONDS = 1.0  # between updates of a measurement, which are larger than those of a race
@@ -129,3 +138,63 @@ def run_in_child(
             result: T = end.value
             return result
         yield deepcopy(waiting)
+
+
+class Page(gr.Blocks):
+    """Blocks that reject values which no widget can send: over HTTP, anyone can send anything."""
+
+    def get_config_file(self) -> Any:
+        # the heartbeat holds a connection per tab; a browser opens six to a host, so a seventh tab would stall all
+        return super().get_config_file() | {"connect_heartbeat": False}
+
+    async def process_api(self, block_fn: Any, inputs: list[Any], *arguments: Any, **options: Any) -> dict[str, Any]:
+        if block_fn.fn is None or (options.get("iterator") is None and len(inputs) < len(block_fn.inputs)):
+            raise refusal("The page received something unexpected")
+        for block, value in zip(block_fn.inputs, inputs, strict=False):
+            if not fits(block, value):
+                raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
+        try:
+            return await super().process_api(block_fn, inputs, *arguments, **options)
+        except gr.Error as error:
+            if error.print_exception:  # not one of ours
+                raise refusal("A value is out of bounds") from error
+            raise
+        except Exception as error:  # Gradio would send "error: null"
+            logging.getLogger(__name__).exception("an event failed")
+            failed = f"This action failed ({type(error).__name__}); see the server's log."
+            raise gr.Error(failed, print_exception=False) from error
+
+
+def refusal(reason: str) -> gr.Error:
+    return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
+
+
+def _uploaded(path: str) -> str:
+    """Gradio checks files of launched pages only; of mounted ones it would read any file, and fetch any URL."""
+    if not os.path.isfile(path) or uploads().resolve() not in Path(path).resolve().parents:  # noqa: PTH113  never raises
+        raise ValueError
+    return path
+
+
+class _File(gr.FileData):
+    path: Annotated[str, AfterValidator(_uploaded)]
+    meta: FileDataMeta  # without it, Gradio does not see a file
+
+
+# Browsers never send states, and the endpoint checks its own values, which are no files.
+_VALUES: dict[type[Any], Any] = {
+    gr.Textbox: str, gr.Radio: str, gr.Dropdown: str | None, gr.Checkbox: bool, gr.CheckboxGroup: list[str],
+    gr.Slider: FiniteFloat, gr.Number: FiniteFloat | None, gr.UploadButton: _File | None,
+    Api: str | float | bool | list[str] | None,
+}  # fmt: skip
+
+
+def fits(block: Any, value: Any) -> bool:
+    """Check the type of a widget's value; Gradio itself checks bounds and choices."""
+    if isinstance(block, gr.Dropdown) and value is None:
+        return bool(block.filterable)  # only these can be emptied
+    try:
+        TypeAdapter(_VALUES.get(type(block), Any)).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True

@@ -27,13 +27,13 @@ from specdemo.ui import controls as widgets
 from specdemo.ui.anatomy import ANATOMY, anatomy_tab
 from specdemo.ui.compare import COMPARE, CompareCallbacks, CompareTab, api_description
 from specdemo.ui.controls import NAMES
-from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE
+from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, Page
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
-from specdemo.ui.server import SESSIONS, Page, application, listening, visitors_files
+from specdemo.ui.server import SESSIONS, application, listening, visitors_files
 from specdemo.ui.session import Sessions, Visitors, with_chat_cache
 from specdemo.ui.views import channel, charts, head, plotly, script, theme
 

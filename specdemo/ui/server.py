@@ -1,6 +1,6 @@
-"""The page's server: it checks the values of events, keeps visitors' files, and mounts the page behind its gate.
+"""The page's server: it keeps visitors' files, mounts the page behind its gate, and holds its connections.
 
-Of Gradio's undocumented names this uses `Blocks.process_api`, `Blocks.get_config_file` and `App.tokens`.
+Of Gradio's undocumented names this uses `App.tokens` and `FnIndexInferError`.
 """
 
 import asyncio
@@ -10,20 +10,18 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import Thread
 from time import sleep, time
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import gradio as gr
 import uvicorn
-from gradio.components.api_component import Api
-from gradio.data_classes import FileDataMeta
+from gradio.route_utils import FnIndexInferError
 from httpx import InvalidURL
-from pydantic import AfterValidator, FiniteFloat, TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -36,78 +34,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specdemo.errors import SpecdemoError, UsageError
 from specdemo.files import environment
-from specdemo.ui.gate import EVENTS, FILE_BYTES, UNREADABLE, Gate
+from specdemo.ui.gate import EVENTS, Events, Gate
 
 SESSIONS = 200  # visitors whose chat and pair are stored; with one engine, the page is slow for ten at once
+BODY_BYTES = 2**20  # the largest is a run to share: 2,048 tokens a side, compressed, are about 0.7 MB
+FILE_BYTES = 10 * 2**20  # a comparison of 2,048 tokens a side takes about 5 MB
 FILES = 100
 FILE_SECONDS = 3600.0  # a suite is read when its benchmark starts, perhaps long after it was chosen
 CONNECTIONS = 500  # a browser opens up to six, and keeps idle ones for five seconds
 THREADS = 32  # for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page
-_log = logging.getLogger(__name__)
-
-
-class Page(gr.Blocks):
-    """Blocks that reject values which no widget can send: over HTTP, anyone can send anything."""
-
-    def get_config_file(self) -> Any:
-        # the heartbeat holds a connection per tab; a browser opens six to a host, so a seventh tab would stall all
-        return super().get_config_file() | {"connect_heartbeat": False}
-
-    async def process_api(self, block_fn: Any, inputs: list[Any], *arguments: Any, **options: Any) -> dict[str, Any]:
-        if block_fn.fn is None or (options.get("iterator") is None and len(inputs) < len(block_fn.inputs)):
-            raise refusal("The page received something unexpected")
-        for block, value in zip(block_fn.inputs, inputs, strict=False):
-            if not fits(block, value):
-                raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
-        try:
-            return await super().process_api(block_fn, inputs, *arguments, **options)
-        except gr.Error as error:
-            if error.print_exception:  # not one of ours
-                raise refusal("A value is out of bounds") from error
-            raise
-        except Exception as error:  # Gradio would send "error: null"
-            _log.exception("an event failed")
-            failed = f"This action failed ({type(error).__name__}); see the server's log."
-            raise gr.Error(failed, print_exception=False) from error
-
-
-def refusal(reason: str) -> gr.Error:
-    return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
-
-
-def _uploaded(path: str) -> str:
-    """Gradio checks files of launched pages only; of mounted ones it would read any file, and fetch any URL."""
-    if not os.path.isfile(path) or uploads().resolve() not in Path(path).resolve().parents:  # noqa: PTH113  never raises
-        raise ValueError
-    return path
 
 
 def uploads() -> Path:
     return Path(os.environ.get("GRADIO_TEMP_DIR", "/-"), "uploads")
-
-
-class _File(gr.FileData):
-    path: Annotated[str, AfterValidator(_uploaded)]
-    meta: FileDataMeta  # without it, Gradio does not see a file
-
-
-# Browsers never send states, and the endpoint checks its own values, which are no files.
-_VALUES: dict[type[Any], Any] = {
-    gr.Textbox: str, gr.Radio: str, gr.Dropdown: str | None, gr.Checkbox: bool, gr.CheckboxGroup: list[str],
-    gr.Slider: FiniteFloat, gr.Number: FiniteFloat | None, gr.UploadButton: _File | None,
-    Api: str | float | bool | list[str] | None,
-}  # fmt: skip
-
-
-def fits(block: Any, value: Any) -> bool:
-    """Check the type of a widget's value; Gradio itself checks bounds and choices."""
-    if isinstance(block, gr.Dropdown) and value is None:
-        return bool(block.filterable)  # only these can be emptied
-    try:
-        TypeAdapter(_VALUES.get(type(block), Any)).validate_python(value, strict=True)
-    except ValidationError:
-        return False
-    return True
 
 
 @contextmanager
@@ -136,27 +75,25 @@ async def upload(request: Request) -> Response:
     if len([*uploads().iterdir()]) >= FILES:
         raise HTTPException(429, "The server's space for uploads is full; try again in an hour.")
     folder = Path(mkdtemp(dir=uploads()))  # before the body is read, so that files on their way count, too
-    refused = HTTPException(400, "The upload is not a form with one file; choose one file on the page.")
-    try:
-        async with request.form(max_files=1, max_fields=1) as form:
-            [file] = [part for part in form.values() if isinstance(part, UploadFile)]
-            name = re.sub(r"^\.+|[^\w.-]", "_", Path(file.filename or "file").name)  # no folder, such as ".."
-            path = folder / name[-60:]  # of up to four bytes each; most systems allow 255
-            with path.open("wb") as out:
-                await asyncio.to_thread(shutil.copyfileobj, file.file, out)
-        return JSONResponse([str(path)])
-    except OSError as error:
-        refused = HTTPException(507, f"The file cannot be kept ({error.strerror}); try again later.")
-    except (HTTPException, ValueError, ClientDisconnect):
-        pass
-    shutil.rmtree(folder, ignore_errors=True)
-    raise refused
+    with ExitStack() as refused:
+        refused.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            async with request.form(max_files=1, max_fields=1) as form:
+                [file] = [part for part in form.values() if isinstance(part, UploadFile)]
+                name = re.sub(r"^\.+|[^\w.-]", "_", Path(file.filename or "file").name)  # no folder, such as ".."
+                path = folder / name[-60:]  # of up to four bytes each; most systems allow 255
+                with path.open("wb") as out:
+                    await asyncio.to_thread(shutil.copyfileobj, file.file, out)
+        except OSError as error:
+            raise HTTPException(507, f"The file cannot be kept ({error.strerror}); try again later.") from error
+        refused.pop_all()
+    return JSONResponse([str(path)])
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:
     """Answer in place of a traceback: Gradio's routes raise these for names and forwarded hosts unknown to them."""
-    _log.warning("refused %s: %r", request.url.path, error)
-    return PlainTextResponse(f"{UNREADABLE}\n", 400)
+    logging.getLogger(__name__).warning("refused %s: %r", request.url.path, error)
+    return PlainTextResponse("This request cannot be read; reload the page and try again.\n", 400)
 
 
 def application(
@@ -169,23 +106,19 @@ def application(
     sessions: int = SESSIONS,
     **look: Any,
 ) -> Starlette:
-    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`. A page that
-    is neither local nor has `allowed_hosts` answers to every name, since its own names are unknown.
-    """
+    """Return the page behind its gate, with further routes; `look` are options of `gr.mount_gradio_app`."""
     # Gradio would log every event and tabulate them all after each one, which disturbs the engine's clocks
     os.environ |= {"GRADIO_ANALYTICS_MAX_EVENTS": "1", "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(10**9)}
     page.max_threads, page.state_session_capacity = THREADS, sessions
     page.queue(max_size=EVENTS, api_open=False)  # nothing runs outside the queue
-    root, unreadable = os.environ.get("GRADIO_ROOT_PATH", ""), (KeyError, TypeError, ValueError, OSError, InvalidURL)
-    gate = Middleware(
-        Gate,
-        page._queue,
-        [*allowed_hosts, *filter(None, [os.environ.get("SPACE_HOST")])],
-        any_name=not local and not allowed_hosts,
-        local=local,
-        root=urlsplit(root).path,
+    root = os.environ.get("GRADIO_ROOT_PATH", "")
+    errors = (FnIndexInferError, KeyError, TypeError, ValueError, OSError, InvalidURL, ClientDisconnect)
+    unreadable = dict.fromkeys(errors, _unreadable)
+    gate = Middleware(Gate, allowed_hosts, local=local, root=urlsplit(root).path)
+    form = Route("/gradio_api/upload", upload, methods=["POST"], max_body_size=FILE_BYTES + 4096)  # around the file
+    app = Starlette(
+        routes=[form, *routes], middleware=[gate], exception_handlers=unreadable, max_body_size=BODY_BYTES
     )
-    app = Starlette(routes=[Route("/gradio_api/upload", upload, methods=["POST"]), *routes], middleware=[gate])
     gr.mount_gradio_app(
         cast(Any, app),
         page,
@@ -196,10 +129,12 @@ def application(
         ssr_mode=False,
         show_error=True,
         max_file_size=FILE_BYTES,
-        app_kwargs={"exception_handlers": dict.fromkeys(unreadable, _unreadable)},
+        app_kwargs={"exception_handlers": unreadable},
         **look,
     )
-    app.state.tokens = cast(Any, app.routes[-1]).app.tokens if auth else None  # of visitors who have signed in
+    gradio = cast(Any, app.routes.pop()).app  # which would answer at each of its addresses
+    app.routes.extend(Events(gradio, page._queue).routes())
+    app.state.tokens = gradio.tokens if auth else None  # of visitors who have signed in
     return app
 
 

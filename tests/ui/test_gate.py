@@ -18,25 +18,27 @@ import gradio as gr
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from specdemo.cli import main
 from specdemo.errors import UsageError
 from specdemo.models.catalogue import bundled_pair
 from specdemo.racing.worker import Worker
 from specdemo.ui import gate, server
-from specdemo.ui.gate import BODY_BYTES, FILE_BYTES, TEXT_CHARACTERS, Gate, only_here
+from specdemo.ui.gate import TEXT_CHARACTERS, Events, Gate, only_here
 from specdemo.ui.page import build_page, look, routes
-from specdemo.ui.server import application, listening, visitors_files
+from specdemo.ui.server import BODY_BYTES, FILE_BYTES, application, listening, visitors_files
 from tests.support.visitors import API, apart
 
 JOIN, UPLOAD = f"{API}/queue/join", f"{API}/upload"
-EVIL = "https://evil.example"
+MESSAGES = f"{API}/queue/data?session_hash=mine"
 FORM = {"files": ("../a b\u00e9.json", b"{}")}
-SESSION = {"session_hash": "mine", "fn_index": 1}
+JSON = {"Content-Type": "application/json"}
+CANCEL = {"session_hash": "mine", "fn_index": 1, "event_id": "none"}
 
 
 async def everything(request: Request) -> Response:
@@ -44,140 +46,94 @@ async def everything(request: Request) -> Response:
     return PlainTextResponse("done")
 
 
-def client(url: str = "http://localhost", local: bool = True, **options: Any) -> TestClient:
-    app = Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST", "PUT"])])
-    queue = SimpleNamespace(pending_event_ids_session={})
-    settings: dict[str, Any] = {"names": (), "any_name": False, "local": local} | options
-    return TestClient(Gate(app, queue, **settings), base_url=url)
+PAGE = Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST"])])
+
+
+PAGES: dict[str, dict[str, Any]] = {
+    "local": {"allowed": (), "local": True},
+    "open": {"allowed": (), "local": False},
+    "named": {"allowed": ("lab", "*.Example.org", "[2001:db8::1]"), "local": False},
+}
+
+
+def events(queue: Any, page: Any = PAGE) -> Starlette:
+    return Starlette(routes=Events(page, queue).routes())
 
 
 # Names and sites
 
-NO_NAMES = ("evil@localhost", "localhost@", "localhost/a", "localhost?a", "localhost#", "localhost:0", "localhost:a")
+
+def assert_answers(pages: str, method: str, headers: dict[str, str], *, host: str = "localhost:7860") -> None:
+    for name, options in PAGES.items():
+        page = TestClient(Gate(PAGE, **options), base_url="http://localhost")
+        sent = [(key.encode(), value.encode("latin-1")) for key, value in ({"Host": host} | headers).items()]
+        answer = page.request(method, JOIN, headers=sent)
+        found = (answer.status_code, "--allowed-host" in answer.text)
+        assert found == ((200, False) if name in pages.split() else (403, True)), name
 
 
-@pytest.mark.parametrize("url", ["http://localhost:7860", "http://127.0.0.1:7860", "http://[::1]:7860"])
-def test_a_local_page_answers_only_to_its_own_names(url: str) -> None:
-    page = client(url)
-    assert page.get("/config").text == "done"
-    for host in (
-        "evil.example",
-        "evil.example:7860",
-        "localhost.evil.example",
-        "127.0.0.1.evil.example",
-        "",
-        "[",
-        *NO_NAMES,
-    ):
-        refused = page.get("/config", headers={"Host": host})
-        assert (refused.status_code, "--allowed-host" in refused.text) == (403, True), host
+@pytest.mark.parametrize(
+    ("pages", "host"),
+    [
+        *(("", host) for host in ("", " ", "[", "local host", "[::1", "::1", "[::1]a", "[localhost]", "lab,lab")),
+        *(("", host) for host in ("evil@localhost", "localhost@", "@localhost", "%6cocalhost", "localhost%00")),
+        *(("", host) for host in ("localhost/a", "localhost?a", "localhost#", "localhost.", "lab.", "localhost\xe9")),
+        *(("", f"localhost:{port}") for port in ("", "0", "a", "80:80", "65536", "-1", "080")),
+        *(("open", host) for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "a_b")),
+        *(("open named", host) for host in ("LAB:80", "demo.example.org", "[2001:DB8::1]:80")),
+        ("open", "example.org"),
+        *(("local open named", host) for host in ("LocalHost", "127.0.0.1:65535", "127.8.9.1", "[::1]", "[::1]:80")),
+    ],
+)
+def test_which_pages_answer_to_a_name(pages: str, host: str) -> None:
+    assert_answers(pages, "GET", {}, host=host)
 
 
-def test_a_network_page_answers_to_any_name_unless_names_are_given() -> None:
-    assert client("http://lab", local=False, any_name=True).get("/").text == "done"
-    page = client("http://lab", local=False, names=("lab", "*.example.org"))
-    for host, status in (("lab", 200), ("demo.example.org", 200), ("localhost", 200), ("evil.example", 403)):
-        assert page.get("/", headers={"Host": host}).status_code == status, host
-
-
-def test_which_pages_are_local() -> None:
+def test_which_pages_are_local(monkeypatch: pytest.MonkeyPatch) -> None:
     for address in ("localhost", "127.8.9.1", "::1", "[::1]"):
         assert only_here(address, ())
         assert not only_here(address, ("demo.example.org",))
-    assert not only_here("0.0.0.0", ())
-    assert not only_here("lab", ())
+    assert not any(only_here(address, ()) for address in ("0.0.0.0", "lab"))
+    monkeypatch.setenv("SPACE_HOST", "space.hf.example")
+    assert not only_here("localhost", ())
+
+
+CROSS, SAME = {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-origin"}
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("posts", "reads", "headers"),
     [
-        {"Origin": EVIL},
-        {"Origin": "null"},
-        {"Origin": "http://localhost:3000"},
-        {"Origin": "http://localhost:7860", "Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-        *({"Origin": origin, "Sec-Fetch-Site": "cross-site"} for origin in ("http://[::1", "http://a:b", "//")),
+        ("local open named", "local open named", {}),  # no browser
+        ("local open named", "local open named", {"Origin": "http://localhost:7860"}),
+        ("local open named", "local open named", {"Origin": "http://localhost:7860", **SAME}),
+        ("", "local open named", CROSS | {"Sec-Fetch-Mode": "navigate"}),  # a link
+        ("", "local open named", {"Sec-Fetch-Site": "same-site"}),
+        ("", "", {"Origin": "http://localhost:7860", **CROSS}),
+        *(("", "", {"Origin": origin}) for origin in ("https://evil.example", "null", "http://localhost:3000")),
+        *(("", "", {"Origin": origin, **CROSS}) for origin in ("http://[::1", "http://a:b", "//")),
+        ("", "", {"Origin": "http://evil@localhost:7860", **SAME}),
+        *(
+            ("open named", "open named", {name: "192.0.2.1"})
+            for name in ("X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "X-Real-IP", "Via")
+        ),
+        # behind nginx, which adds no header and renames `Host`
+        ("open named", "open named", {"Origin": "https://demo.example.org", **SAME}),
+        ("open named", "open named", {"Origin": "http://localhost.example.org", **SAME}),
+        ("named", "named", {"Origin": "https://demo.example.org"}),
     ],
 )
-@pytest.mark.parametrize("local", [True, False])
-def test_other_sites_can_neither_post_nor_read(local: bool, headers: dict[str, str]) -> None:
-    page, sent = client("http://localhost:7860", local, any_name=not local), httpx.Headers(headers, "latin-1")
-    refused = page.post(JOIN, headers=sent)
-    assert (refused.status_code, "--allowed-host" in refused.text) == (403, True)
-    if "Origin" in headers:
-        assert page.get("/config", headers=sent).status_code == 403
-    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    assert page.get("/", headers=link).text == "done"
+def test_which_senders_can_post_and_read(posts: str, reads: str, headers: dict[str, str]) -> None:
+    assert_answers(posts, "POST", headers)
+    assert_answers(reads, "GET", headers)
 
 
-PROXIED = [
-    *({name: "192.0.2.1"} for name in ("X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "X-Real-IP", "Via")),
-    {"Origin": "https://demo.example.org", "Sec-Fetch-Site": "same-origin"},  # nginx alone adds no header
-    {"Origin": "http://localhost.example.org", "Sec-Fetch-Site": "same-origin"},
-]
+def test_a_space_can_post_although_it_sees_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPACE_HOST", "space.hf.example")
+    assert_answers("open", "POST", {"Origin": "https://space.hf.example"}, host="10.0.0.7")
 
 
-@pytest.mark.parametrize("headers", PROXIED)
-def test_a_local_page_is_closed_behind_a_proxy_unless_its_name_is_allowed(headers: dict[str, str]) -> None:
-    refused = client().post(JOIN, headers=headers, json=SESSION)
-    assert (refused.status_code, "--allowed-host" in refused.text) == (403, True)
-    assert "Origin" in headers or client().get("/", headers=headers).status_code == 403
-    named = client(local=False, names=["*.example.org"])
-    assert named.post(JOIN, headers=headers, json=SESSION).text == "done"
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},  # no browser
-        {"Origin": "http://localhost:7860"},
-        {"Origin": "https://demo.example.org", "Sec-Fetch-Site": "same-origin"},  # behind a proxy that renames `Host`
-        {"Origin": "https://space.hf.example", "Host": "10.0.0.7"},  # as a Space may see itself
-    ],
-)
-def test_the_page_itself_can_post(headers: dict[str, str]) -> None:
-    page = client("http://localhost:7860", local=False, any_name=True, names=["space.hf.example"])
-    assert page.post(JOIN, headers=headers, json=SESSION).text == "done"
-
-
-# Routes and sizes
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "logout",  # would sign everyone out
-        "gradio_api/deep_link?session_hash=a",  # would write a file
-        "gradio_api/file=https://example.com/",  # would fetch an address
-        "gradio_api/proxy=https://a.hf.space/",
-        "gradio_api/process_recording",  # would start a program
-        "gradio_api/vibe-edit/",
-        "gradio_api/custom_component/a/client/component/b",
-        "gradio_api/component_server",
-        "gradio_api/heartbeat/abc",
-        "gradio_api/upload_progress?upload_id=abc",
-        "pwa_icon/9999",  # would draw a picture of that size
-        "gradio_api/openapi.json",
-        "gradio_api/run/compare",
-        "monitoring",
-        "gradio_api/whatever/the/next/release/adds",
-        "readyz",
-    ],
-)
-def test_only_listed_routes_are_open(path: str) -> None:
-    for method in ("GET", "POST", "PUT", "DELETE"):
-        assert client().request(method, f"/{path}").status_code == 404
-
-
-def test_bodies_are_limited_with_and_without_a_length() -> None:
-    page = client()
-    assert page.post(JOIN, content=json.dumps(SESSION).ljust(BODY_BYTES)).text == "done"
-    for refused in (page.post(JOIN, content=bytes(BODY_BYTES + 1)), page.post(UPLOAD, content=bytes(FILE_BYTES * 2))):
-        assert (refused.status_code, "send at most" in refused.text) == (413, True)
-    text = json.dumps(SESSION).encode()
-    assert page.post(JOIN, content=iter([text[:9], text[9:]])).text == "done"  # as some proxies send it
-    for path, most in ((JOIN, BODY_BYTES), (UPLOAD, FILE_BYTES + 4096)):
-        assert page.post(path, content=iter([bytes(most // 2)] * 3)).status_code == 413
+# Sizes
 
 
 @pytest.mark.parametrize(
@@ -191,44 +147,56 @@ def test_bodies_are_limited_with_and_without_a_length() -> None:
         ({"data": ["x" * (TEXT_CHARACTERS + 1)]}, 422),
         ({"data": [{"turns": [{"prompt": "x" * 50_000}] * 6}]}, 422),
         ({"data": [[1] * 100_000]}, 422),
+        ({"prompt": [[]] * 100_000}, 422),  # a value of /call/v2
+        ({"event_data": {"name": [[]] * 100_000}}, 422),
+        ({"event_data": {"record": [[]] * 100_000}}, 400),
     ],
-    ids=range(13),
+    ids=range(16),
 )
-def test_an_event_has_names_and_texts_within_limits(event: Any, status: int) -> None:
-    answered = client().post(JOIN, json=SESSION | event)
+def test_an_event_has_names_and_texts_within_limits(
+    served: tuple[gr.Blocks, httpx.Client], event: Any, status: int
+) -> None:
+    answered = served[1].post(f"{API}/cancel", json=CANCEL | event)
     assert (answered.status_code, len(answered.text) < 200) == (status, True)
 
 
-def test_an_invalid_event_is_refused() -> None:
-    for body in (b"", b"{", b"[1]", b"[" * 50_000, b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": NaN}'):
-        assert client().post(JOIN, content=body).status_code == 400
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b"[" * 50_000, b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": NaN}']
+)
+def test_an_invalid_event_is_refused(served: tuple[gr.Blocks, httpx.Client], body: bytes) -> None:
+    assert served[1].post(JOIN, content=body).status_code == 400
 
 
 # Events
 
 
-@pytest.mark.parametrize("later", [set(), {"2"}], ids=["all read", "another event meanwhile"])
-def test_a_session_that_was_read_keeps_only_later_events(later: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("later", "leaves"),
+    [(set(), False), ({"2"}, False), ({"2"}, True)],
+    ids=["all read", "another event meanwhile", "the client left"],
+)
+def test_a_session_is_read_once_and_then_keeps_only_later_events(later: set[str], leaves: bool) -> None:
     queue = SimpleNamespace(
-        pending_event_ids_session={"mine": {"1"}}, pending_messages_per_session={"mine": "messages"}
+        pending_event_ids_session={"mine": {"1"}},
+        pending_messages_per_session={"mine": "messages"},
+        clean_events=AsyncMock(),
     )
 
-    async def told(request: Request) -> Response:
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        assert "Reload the page" in page.get(MESSAGES).text, "while it is being read"
         queue.pending_event_ids_session["mine"] = later
-        return PlainTextResponse("done")
+        if leaves:
+            raise ClientDisconnect
+        await PlainTextResponse("done")(scope, receive, send)
 
-    app = Starlette(routes=[Route("/{path:path}", told)])
-    page = TestClient(Gate(app, queue, (), any_name=False, local=True), base_url="http://localhost")
-    assert page.get(f"{API}/queue/data?session_hash=mine").text == "done"
-    assert queue.pending_event_ids_session == ({"mine": later} if later else {})
-    assert queue.pending_messages_per_session == ({"mine": "messages"} if later else {})
-    assert ("Reload the page" in page.get(f"{API}/queue/data?session_hash=mine").text) is not bool(later)
+    page, kept = TestClient(events(queue, told), raise_server_exceptions=False), bool(later) and not leaves
+    page.get(MESSAGES)
+    assert queue.pending_event_ids_session == ({"mine": later} if kept else {})
+    assert queue.pending_messages_per_session == ({"mine": "messages"} if kept else {})
+    assert queue.clean_events.await_count == leaves, "which ends running ones"
 
 
-@pytest.mark.parametrize(
-    ("session", "waits"),
-    [("mine", True), ("other", False)],
-)
+@pytest.mark.parametrize(("session", "waits"), [("mine", True), ("other", False)])
 def test_an_event_waits_until_its_browser_knows_that_the_stream_before_has_ended(
     monkeypatch: pytest.MonkeyPatch, session: str, waits: bool
 ) -> None:
@@ -236,11 +204,11 @@ def test_an_event_waits_until_its_browser_knows_that_the_stream_before_has_ended
     slept = AsyncMock()
     monkeypatch.setattr(gate, "asyncio", SimpleNamespace(sleep=slept, get_running_loop=Mock()))
 
-    queue = SimpleNamespace(pending_event_ids_session={"mine": {"1"}}, pending_messages_per_session={})
-    app = Starlette(routes=[Route("/{path:path}", everything, methods=["GET", "POST"])])
-    page = TestClient(Gate(app, queue, (), any_name=False, local=True), base_url="http://localhost")
-    page.get(f"{API}/queue/data?session_hash=mine")
-    page.post(JOIN, json={**SESSION, "session_hash": session})
+    page = TestClient(
+        events(SimpleNamespace(pending_event_ids_session={"mine": {"1"}}, pending_messages_per_session={}))
+    )
+    page.get(MESSAGES)
+    page.post(JOIN, json={"session_hash": session})
     assert slept.await_count == waits
 
 
@@ -294,6 +262,38 @@ def test_a_full_queue_forgets_the_oldest_session_that_nobody_reads(
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "logout",  # would sign everyone out
+        "gradio_api/deep_link?session_hash=a",  # would write a file
+        "gradio_api/file=https://example.com/",  # would fetch an address
+        "gradio_api/file=a",
+        "gradio_api/proxy=https://a.hf.space/",
+        "gradio_api/process_recording",  # would start a program
+        "gradio_api/heartbeat/abc",
+        "pwa_icon/9999",  # would draw a picture of that size
+        "gradio_api/run/compare",
+        "gradio_api/whatever/the/next/release/adds",
+    ],
+)
+def test_only_listed_routes_are_open(served: tuple[gr.Blocks, httpx.Client], path: str) -> None:
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
+        assert served[1].request(method, f"/{path}").status_code in (404, 405)
+
+
+def test_bodies_are_limited_with_and_without_a_length(served: tuple[gr.Blocks, httpx.Client]) -> None:
+    _, http = served
+    text = json.dumps(CANCEL).encode()
+    for content in (text.ljust(BODY_BYTES), iter([text[:9], text[9:]])):  # as some proxies send it
+        assert http.post(f"{API}/cancel", content=content, headers=JSON).json() == {"success": True}
+    head = b'--a\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'
+    for path, most in ((JOIN, BODY_BYTES), (UPLOAD, FILE_BYTES + 4096)):
+        for content in (head + bytes(most), iter([head, *[bytes(most // 2)] * 3])):
+            form = {"Content-Type": "multipart/form-data; boundary=a"}
+            assert http.post(path, content=content, headers=form).status_code == 413, path
+
+
 def test_tabs_contain_only_tabs(served: tuple[gr.Blocks, httpx.Client]) -> None:
     tabs = next(each for each in served[0].blocks.values() if isinstance(each, gr.Tabs))
     assert {type(each) for each in tabs.children} == {gr.Tab}, "else Gradio shows a tab twice"
@@ -331,9 +331,7 @@ def test_sign_ins_are_limited_and_nobody_is_signed_out(monkeypatch: pytest.Monke
             assert http.get(path).status_code == 401, path
         assert http.post(JOIN, json=event(page, "code")).status_code == 401
         assert http.post(UPLOAD, files=FORM).status_code == 401
-        with ThreadPoolExecutor(5) as pool:
-            answers = [*pool.map(lambda _: http.post("/login", data=wrong).status_code, range(5))]
-        assert sorted(answers) == [400, *[429] * 4]
+        assert http.post("/login", data=wrong).status_code == 400
         refused = http.post("/login", data=right)
         assert (refused.status_code, "try again" in refused.text) == (429, True), "the right one, too"
         monkeypatch.setattr(gate, "SIGN_IN_SECONDS", 0.0)
@@ -347,12 +345,11 @@ def test_sign_ins_are_limited_and_nobody_is_signed_out(monkeypatch: pytest.Monke
 
 
 def test_sign_ins_are_limited_by_address_and_second() -> None:
-    now, app = 100.0, Starlette(routes=[Route("/login", everything, methods=["POST"])])
+    now, app = 100.0, events(None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gate, "monotonic", lambda: now)
-        guard = Gate(app, None, (), any_name=False, local=True)
         visitors = [
-            TestClient(guard, base_url="http://localhost", client=(address, 1))
+            TestClient(app, client=(address, 1))
             for address in ("192.0.2.1", "192.0.2.2", "2001:db8:1:2::3", "2001:db8:1:2:3::4", "2001:db8:1:3::3")
         ]
         assert [page.post("/login").status_code for page in visitors] == [200, 200, 200, 429, 200]
@@ -386,7 +383,7 @@ def test_held_connections_make_room_for_new_ones(
                 status = httpx.get(f"{http.base_url}/robots.txt", trust_env=False).status_code
 
 
-def test_uploads_are_limited_to_one_file_each_and_a_number_per_hour(
+def test_an_upload_is_one_file_for_an_hour(
     served: tuple[gr.Blocks, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, http = served
@@ -395,7 +392,7 @@ def test_uploads_are_limited_to_one_file_each_and_a_number_per_hour(
     assert Path(path).name == "a_b\u00e9.json"
     assert Path(path).is_relative_to(os.environ["GRADIO_TEMP_DIR"])
     for name, kept in (("..", "_"), ("\u6587" * 300 + ".json", "\u6587" * 55 + ".json"), (".json", "_json")):
-        [other] = http.post(UPLOAD, files={"files": (name, b"{}")}).raise_for_status().json()
+        [other] = http.post(UPLOAD, files={"files": (name, bytes(FILE_BYTES))}).raise_for_status().json()
         assert Path(other).name == kept
         shutil.rmtree(Path(other).parent)
     for refused in (
@@ -404,12 +401,8 @@ def test_uploads_are_limited_to_one_file_each_and_a_number_per_hour(
         http.post(UPLOAD, data={"files": "text"}),
         http.post(UPLOAD, content=b"x", headers={"Content-Type": "multipart/form-data; boundary=a; boundary=b"}),
     ):
-        assert (refused.status_code, "one file" in refused.text) == (400, True)
+        assert (refused.status_code, bool(refused.text)) == (400, True)
     assert len([*Path(path).parents[1].iterdir()]) == 1, "which is the good one"
-    monkeypatch.setattr(server, "FILES", 2)
-    assert http.post(UPLOAD, files=FORM).status_code == 200
-    full = http.post(UPLOAD, files=FORM)
-    assert (full.status_code, "in an hour" in full.text) == (429, True)
     monkeypatch.setattr(server, "FILE_SECONDS", -1.0)
     assert http.post(UPLOAD, files=FORM).status_code == 200
     assert not Path(path).exists()
@@ -436,7 +429,8 @@ def test_uploads_on_their_way_count(served: tuple[gr.Blocks, httpx.Client], monk
         until = time.monotonic() + 30
         while not uploads.exists() or len([*uploads.iterdir()]) < server.FILES:
             assert time.monotonic() < until
-        assert http.post(UPLOAD, files=FORM).status_code == 429
+        full = http.post(UPLOAD, files=FORM)
+        assert (full.status_code, "in an hour" in full.text) == (429, True)
         more.set()
         assert first.result().status_code == 200
 

@@ -14,10 +14,10 @@ from specdemo.models.catalogue import bundled_pair
 from specdemo.racing.worker import Worker
 from specdemo.ui.compare import CompareCallbacks
 from specdemo.ui.controls import start_values
+from specdemo.ui.events import fits
 from specdemo.ui.models import name_of
 from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
-from specdemo.ui.server import fits
 from specdemo.ui.session import Sessions, Visitors
 from tests.support.visitors import apart
 
