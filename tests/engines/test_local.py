@@ -203,10 +203,7 @@ def foreign() -> Iterator[TracedEngine]:
 
 @pytest.mark.parametrize(
     ("prompt", "drafter"),
-    [
-        *((prompt, {}) for prompt in (PROMPTS[0], "Ein Märchen 🦊")),
-        (PROMPTS[1], {"policy": "confidence"}),
-    ],
+    [*((prompt, {}) for prompt in (PROMPTS[0], "Ein Märchen 🦊")), (PROMPTS[1], {"policy": "confidence"})],
     ids=str,
 )
 def test_a_draft_with_another_tokenizer_is_translated(

@@ -201,9 +201,7 @@ def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkey
     assert len(finished(together).rows) == 1
 
 
-def test_runs_are_shortened_until_every_setting_is_tried_within_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_runs_are_shortened_until_every_setting_is_tried_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: 10.0)
     whole, half, least = (
         [*measure(plan(minutes=(10 + seconds) / 60, repeats=1), lambda *_: ScriptedEngine(), began=0.0)][-2]
