@@ -11,7 +11,7 @@ from specdemo.models.catalogue import find
 from specdemo.records import SIDES, Outcome
 from tests.support.browser import App, Visit, card, choose, downloaded, models_tab, open_tab, run, started
 from tests.support.folders import FIXTURES
-from tests.support.hub import Hub
+from tests.support.hub import hub_of
 from tests.support.proposals import proposals
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
@@ -25,7 +25,7 @@ NAMES = [str(source.repository) for source in ENTRY.sources]
 def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """As on a Space, with a user's own models, and a Hub with tiny models under the entry's names."""
     there = {name: FIXTURES / "qwen3" / role for name, role in zip(NAMES, ("target", "draft"), strict=True)}
-    with Hub(there) as hub:
+    with hub_of(there) as hub:
         places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
         with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.support.hurried", "serve", **places) as app:
             yield app
