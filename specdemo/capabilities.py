@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.errors import capitalised
-from specdemo.strategies import STRATEGIES, DraftKindName, Plain, ServerDefault, Strategy
+from specdemo.strategies import STRATEGIES, Constant, DraftKindName, Plain, Strategy
 
 EngineName = str  # a key of ENGINES
 ServerKind = Literal["llama.cpp", "openai"]  # "openai": any other with its protocol
@@ -21,8 +21,8 @@ SERVERS: dict[ServerKind, str] = {"llama.cpp": "llama.cpp", "openai": "an OpenAI
 class EngineInfo:
     """What an engine is and can do. `label` names it in a list of choices, `noun` in a sentence.
 
-    `implementation` is its class, imported when it is loaded. It runs `strategies`, and those in `with_eagle3` also
-    with an EAGLE-3 head, and loads `drafts`. Settings of `live` strategies can be changed during a run.
+    `implementation` is its class, imported when it is loaded. It runs `strategies`, and those in `with_heads` also
+    with such a draft, and loads `drafts`. Settings of `live` strategies can be changed during a run.
     `unsupported`: settings that it refuses. `concurrent`: it serves several requests at once. `local`: it loads
     models on this machine, `copies` of the target, and more memory for passes of `fixed_lengths`. `samples_exactly`:
     whether sampling keeps the target's distribution; None if unknown. `repeats_bits`: greedy outputs stay identical
@@ -35,7 +35,7 @@ class EngineInfo:
     implementation: str
     strategies: tuple[str, ...]
     drafts: tuple[DraftKindName, ...]
-    with_eagle3: tuple[str, ...] = ()
+    with_heads: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
     unsupported: frozenset[str] = frozenset()
     concurrent: bool = False
@@ -67,7 +67,7 @@ register(
         implementation="specdemo.engines.genai.engine:GenAIEngine",
         strategies=("constant", "confidence", "lookup"),
         drafts=("model", "eagle3"),
-        with_eagle3=("constant",),
+        with_heads=("constant",),
         unsupported=frozenset({"kv_cache", "max_assistant_tokens"}),
         concurrent=True,
         copies=2,  # of the target for each side, of the draft also to replay its proposals
@@ -85,7 +85,7 @@ register(
         implementation="specdemo.engines.traced.engine:TracedEngine",
         strategies=("constant", "confidence", "auto", "lookup", "suffix", "combined"),
         drafts=("model", "translated", "eagle3"),
-        with_eagle3=("constant", "confidence", "auto", "combined"),
+        with_heads=("constant", "confidence", "auto", "combined"),
         live=("constant", "confidence", "suffix"),
         fixed_lengths=True,
         samples_exactly=True,
@@ -103,6 +103,7 @@ register(
         unsupported=frozenset({"kv_cache", "max_assistant_tokens", "sequential"}),
         concurrent=True,
         local=False,
+        when_refused="Check which draft the server was started with.",
     )
 )
 
@@ -129,12 +130,14 @@ class DraftKind:
     """A kind of draft. `noun` names it in a sentence.
 
     `greedy_only`: it cannot sample. `allows_lookup`: its pair also supports prompt lookup and suffix decoding.
+    `head`: it reads the target's hidden states.
     """
 
     name: DraftKindName
     noun: str
     greedy_only: bool = False
     allows_lookup: bool = True
+    head: bool = False
 
     @property
     def engines(self) -> tuple[EngineName, ...]:
@@ -147,7 +150,7 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
         DraftKind("model", "a model with the target's tokenizer"),
         # its text is encoded anew for the target
         DraftKind("translated", "a draft with a different tokenizer", greedy_only=True),
-        DraftKind("eagle3", "an EAGLE-3 head"),
+        DraftKind("eagle3", "an EAGLE-3 head", head=True),
         DraftKind("server", "a server's draft", allows_lookup=False),
     )
 }
@@ -159,7 +162,7 @@ def proposes(strategy: type[Strategy], draft: DraftKindName | None, engine: Engi
         return draft is None or DRAFT_KINDS[draft].allows_lookup
     if draft not in strategy.drafts or engine not in DRAFT_KINDS[draft].engines:
         return False
-    return draft != "eagle3" or strategy.name in ENGINES[engine].with_eagle3
+    return not DRAFT_KINDS[draft].head or strategy.name in ENGINES[engine].with_heads
 
 
 def strategies(
@@ -188,11 +191,9 @@ def refusal(strategy: Strategy, engine: EngineName, *, kv_cache: bool = True) ->
     if strategy.needs_costs and not kv_cache:
         return f"{setting} needs the step costs of a KV cache, so kv_cache must be on"
     if strategy.name not in ENGINES[engine].strategies:
-        other = (
-            f"policy {ServerDefault.policy.name}"
-            if not ENGINES[engine].local
-            else f"the {engines_of(type(strategy))[0]} engine"
-        )
+        others = [name for name in engines_of(type(strategy)) if ENGINES[name].local == ENGINES[engine].local]
+        first = " ".join(STRATEGIES[ENGINES[engine].strategies[0]].setting())
+        other = f"the {others[0]} engine" if others else first
         return f"the {engine} engine does not support {setting}; choose {other}"
     return None
 
@@ -207,23 +208,18 @@ def pair_refusal(
     """
     if isinstance(strategy, Plain) or draft is None:
         return None
-    if draft == "server" and not isinstance(strategy, ServerDefault):
-        return "This server speculates as it was configured at start-up; choose policy server."
-    if not strategy.drafter.model:
-        return None
-    kind = DRAFT_KINDS[draft]
-    if kind.greedy_only and sampling:
+    kind, by_model = DRAFT_KINDS[draft], strategy.drafter.model
+    if by_model and kind.greedy_only and sampling:
         return f"{capitalised(kind.noun)} works in greedy decoding only; switch sampling off."
-    if draft != "server" and isinstance(strategy, ServerDefault):
-        return "Policy server is for the server engine; choose policy constant."
     if not proposes(type(strategy), draft, engine):
         engines = [name for name in kind.engines if proposes(type(strategy), draft, name)]
         or_engine = f", or the {engines[0]} engine" if engines else ""
         reason = f"With {kind.noun} the {engine} engine does not support {' '.join(strategy.setting())}"
-        return f"{reason}; choose policy constant{or_engine}."
-    if draft == "eagle3" and penalty and not ENGINES[engine].penalises_heads:
+        other = next(strategies(engine, draft, "model"), Constant)
+        return f"{reason}; choose {' '.join(other.setting())}{or_engine}."
+    if by_model and kind.head and penalty and not ENGINES[engine].penalises_heads:
         return (
-            f"With this EAGLE-3 head the {engine} engine does not support a repetition penalty; "
+            f"With {kind.noun} the {engine} engine does not support a repetition penalty; "
             "set repetition_penalty to 1, or choose the traced engine."
         )
     return None

@@ -5,12 +5,12 @@ one clock. Files are untrusted: the limits exceed any real run but keep every su
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import accumulate
 from math import log
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field
 
@@ -122,14 +122,6 @@ class Environment(Record):
     dynamic_quantization: str = "unknown"
     threads: Count | None
 
-    @property
-    def remote(self) -> bool:
-        """Whether servers decoded, which report only their names."""
-        return self.openvino_genai == NOT_USED
-
-
-NOT_USED = "not used"  # instead of OpenVINO's version if a server decodes
-
 
 # Requests.
 
@@ -154,18 +146,10 @@ class Request:
 
     @classmethod
     def of(cls, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...] = ()) -> Self:
-        return cls(
-            prompt=prompt,
-            strategy=settings.strategy,
-            sampling=settings.sampling,
-            max_new_tokens=settings.max_new_tokens,
-            ignore_eos=settings.ignore_eos,
-            history=history,
-            apply_chat_template=settings.apply_chat_template,
-            system_prompt=settings.system_prompt,
-            enable_thinking=settings.enable_thinking,
-            kv_cache=settings.kv_cache == "on",
-        )
+        """Return a request with the settings of its fields' names."""
+        names = {field.name for field in fields(cls)} - {"prompt", "history"}
+        shared: dict[str, Any] = {name: getattr(settings, name) for name in names}
+        return cls(prompt=prompt, history=history, **shared | {"kv_cache": settings.kv_cache == "on"})
 
     @property
     def plain(self) -> Self:
@@ -519,8 +503,7 @@ class Phase:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(Record):
     """The rounds of one side in one turn; a side's first slice is its prefill, a single round."""
 
     side: Side

@@ -88,8 +88,8 @@ export class Race {
     if (event.kind === "start") return;
     this.phase("");
     if (event.kind === "slice") {
-      this.panes[/** @type {SideName} */ (event.side)].source = event.source;
-      this.player.add(event.side, event.rounds, event.done);
+      this.panes[/** @type {SideName} */ (event.side)].source = event.trace_source;
+      this.player.add(event.side, event.rounds, event.finish_reason !== null);
       this.updates.push(...event.settings_updates);
     }
     if (event.kind === "end") {

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import singledispatch
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specdemo.decoding.lookahead import LONGEST_MATCH, DiscountedMean
 from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
@@ -33,12 +33,10 @@ class Match(NamedTuple):
 
 
 class TextIndex(ABC):
+    strategy: Any  # as a policy's
+
     @abstractmethod
     def find(self, text: Sequence[int], limit: int) -> Match: ...
-
-    def update_strategy(self, strategy: Strategy) -> bool:
-        """Switch to this strategy; return False, changing nothing, if that is impossible."""
-        return False
 
 
 class NgramIndex(TextIndex):
@@ -125,8 +123,8 @@ class SuffixTree:
 
 
 class SuffixIndex(TextIndex):
-    def __init__(self, threshold: float, max_tokens: int = _MAX_PROPOSALS, *, longest: int = LONGEST_MATCH) -> None:
-        self._threshold, self._max_tokens = threshold, max_tokens
+    def __init__(self, strategy: Suffix, longest: int = LONGEST_MATCH) -> None:
+        self.strategy: Suffix = strategy
         self._tree = SuffixTree(longest)
         self._read = 0
 
@@ -134,20 +132,13 @@ class SuffixIndex(TextIndex):
         """Return the continuation with the most expected accepted tokens; if tied, the longest match's."""
         for token in text[self._read :]:
             self._tree.add(token)
-        self._read, limit = len(text), min(limit, self._max_tokens)
+        self._read, limit = len(text), min(limit, self.strategy.max_assistant_tokens)
+        threshold = self.strategy.assistant_confidence_threshold
         matches = (
-            self._tree.continuation(
-                self._tree.end[size], size, min(limit, TOKENS_PER_MATCHED * size), self._threshold
-            )
+            self._tree.continuation(self._tree.end[size], size, min(limit, TOKENS_PER_MATCHED * size), threshold)
             for size in range(len(self._tree.end) - 1, 0, -1)
         )
         return max(matches, key=lambda match: sum(match.chances), default=Match())
-
-    def update_strategy(self, strategy: Strategy) -> bool:
-        if not isinstance(strategy, Suffix):
-            return False
-        self._threshold, self._max_tokens = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
-        return True
 
 
 class CopyIndex:
@@ -186,4 +177,4 @@ def _(strategy: Lookup) -> TextIndex:
 
 @index_of.register
 def _(strategy: Suffix) -> TextIndex:
-    return SuffixIndex(strategy.assistant_confidence_threshold, strategy.max_assistant_tokens)
+    return SuffixIndex(strategy)

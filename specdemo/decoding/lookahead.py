@@ -16,6 +16,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,8 @@ _UPDATE_ROUNDS = 8  # between updates of the thresholds, which take some 30 µs
 
 
 class LookaheadPolicy(ABC):
+    strategy: Any  # of a live one, which another of its type may replace between rounds
+
     @abstractmethod
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """Whether to propose a token after `proposed` ones; `confidence`, the last one's probability, is lazy."""
@@ -43,37 +46,22 @@ class LookaheadPolicy(ABC):
     def learn(self, proposed: int, accepted: int) -> None:  # noqa: B027 (most learn nothing)
         """Learn from a round's outcome. The first round is the prefill."""
 
-    def update_strategy(self, strategy: Strategy) -> bool:
-        return False
-
 
 @dataclass
 class ConstantPolicy(LookaheadPolicy):
-    lookahead: int
+    strategy: Constant
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        return proposed < self.lookahead
-
-    def update_strategy(self, strategy: Strategy) -> bool:
-        if not isinstance(strategy, Constant):
-            return False
-        self.lookahead = strategy.num_assistant_tokens
-        return True
+        return proposed < self.strategy.num_assistant_tokens
 
 
 @dataclass
 class ConfidencePolicy(LookaheadPolicy):
-    threshold: float
-    cap: int | None = None
+    strategy: Confidence
 
     def proposes_more(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        return not proposed or ((self.cap is None or proposed < self.cap) and confidence() >= self.threshold)
-
-    def update_strategy(self, strategy: Strategy) -> bool:
-        if not isinstance(strategy, Confidence):
-            return False
-        self.threshold, self.cap = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
-        return True
+        threshold, cap = self.strategy.assistant_confidence_threshold, self.strategy.max_assistant_tokens
+        return not proposed or ((cap is None or proposed < cap) and confidence() >= threshold)
 
 
 @dataclass
@@ -227,10 +215,10 @@ def policy_for(strategy: Strategy, costs: Costs | None = None, estimates: Estima
         SettingsError: the strategy needs step costs, and the draft's were not measured.
     """
     match strategy:
-        case Constant(lookahead):
-            return ConstantPolicy(lookahead)
-        case Confidence(threshold, cap):
-            return ConfidencePolicy(threshold, cap)
+        case Constant():
+            return ConstantPolicy(strategy)
+        case Confidence():
+            return ConfidencePolicy(strategy)
         case Auto() | Combined():
             if costs is None or costs.draft_step is None:
                 raise SettingsError("A draft step's cost is unknown for this pair; choose another policy or drafter.")

@@ -175,12 +175,12 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
 
 
 _IR: tuple[Format, ...] = ("openvino",)
-_BOTH: tuple[Format, ...] = ("transformers", "gguf")
+_ANY_FORMAT: tuple[Format, ...] = ("transformers", "gguf")
 
 FLAVOURS: dict[str, Software] = {
     "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, "genai"),
     "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, "genai"),
-    "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _BOTH, ("transformers",), _vllm),
+    "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _ANY_FORMAT, ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
 }
 

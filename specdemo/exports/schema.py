@@ -16,7 +16,7 @@ from specdemo.records import SIDES, Comparison, Round, Run
 from specdemo.results import metrics
 from specdemo.results.summary import summarise
 
-_GONE = "model_cache", "draft_precision"  # runtime settings of earlier files
+_OLD_SETTINGS = "model_cache", "draft_precision"  # runtime settings of earlier files
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Comparison:
     """Raise ValueError if the object has another schema or contradicts itself."""
-    runtime = {name: value for name, value in data["pair"].get("runtime", {}).items() if name not in _GONE}
+    runtime = {name: value for name, value in data["pair"].get("runtime", {}).items() if name not in _OLD_SETTINGS}
     data = {**data, "pair": {**data["pair"], "runtime": runtime}}
     if data.get("schema") == 2:
         data = _from_schema_2(data)

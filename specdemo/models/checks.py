@@ -150,9 +150,8 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
 
 def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
     check_engine(pair, engine)
-    if not strategy.drafter.model and pair.draft_kind != "server":
-        return
-    require_draft(pair)
+    if strategy.drafter.model:
+        require_draft(pair)
     different_vocabulary = (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
     penalty = sampling.repetition_penalty != 1 and different_vocabulary
     reason = pair_refusal(strategy, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)

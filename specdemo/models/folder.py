@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic_core import from_json
 
@@ -210,7 +210,7 @@ def _head(name: str, config: dict[str, Any], modes: frozenset[str]) -> HeadName 
                 f"{name!r} is {noun}, which does not run here; "
                 "choose an EAGLE-3 head, or a small model of the target's family."
             )
-    return "eagle3" if "eagle3" in modes or "eagle3" in names else None
+    return next((head for head in get_args(HeadName) if head in modes or head in names), None)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class RaceSide:
                 assert isinstance(step, Round), "progress of the prefill is over"
                 rounds.append(step)
                 self.clock += step.seconds
-        yield replace(self._record(rounds), settings_updates=tuple(self.settings_updates[before:]))
+        yield self._record(rounds, self.settings_updates[before:])
 
     def _apply_live_settings(self, number: int) -> None:
         current = vars(self._strategy)
@@ -113,10 +113,16 @@ class RaceSide:
         prefill, *rounds = self._done
         return self.decoder.finalized(Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason))
 
-    def _record(self, rounds: list[Round]) -> Slice:
+    def _record(self, rounds: list[Round], updates: Sequence[SettingsUpdate] = ()) -> Slice:
         traced = self.decoder.with_proposals(rounds)  # off the clock
         self._done += traced
-        return Slice(self.name, tuple(traced), self.finish_reason, self.decoder.trace_source)
+        return Slice(
+            side=self.name,
+            rounds=tuple(traced),
+            finish_reason=self.finish_reason,
+            trace_source=self.decoder.trace_source,
+            settings_updates=tuple(updates),
+        )
 
 
 def race(

@@ -33,8 +33,8 @@ from specdemo.racing.warm_up import WARM_UP_PROMPT, warm_up
 from specdemo.records import Costs, ModelPair, Phase, Request, Turn
 from specdemo.settings import GenerationSettings
 
-_FAILED = Failure(EngineError, ENGINE_FAILED, "run again")
-_ENDED = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
+_JOB_FAILURE = Failure(EngineError, ENGINE_FAILED, "run again")
+_PROCESS_FAILURE = Failure(EngineError, "The engine's process failed", "run again, and another one starts")
 _POLL_SECONDS = 0.05  # how soon a Stop reaches the child
 TICK_SECONDS = 1.0  # between reports that there is no news
 _LOADING_GRACE = 0.5  # seconds after a Stop: only ending the process stops OpenVINO while it compiles a model
@@ -156,7 +156,7 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
         yield Phase("converting", round(100 * share), 100)
 
 
-def serve(
+def run_jobs(
     connection: Connection, factory: EngineFactory, stop: Event, names: Sequence[str], values: Sequence[float]
 ) -> None:
     """Run jobs. `values` of the live settings with these `names` are shared with the parent; NaN: not changed."""
@@ -166,7 +166,7 @@ def serve(
 
     engines = Engines(factory, stop.is_set, live_settings)
     while True:
-        send_all(connection, _FAILED, _guarded, connection.recv(), engines)
+        send_all(connection, _JOB_FAILURE, _guarded, connection.recv(), engines)
 
 
 def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
@@ -196,7 +196,7 @@ class Worker:
     """Runner of one job at a time in a child process, which is restarted if it dies."""
 
     def __init__(self, load: EngineFactory, first: Job | None = None) -> None:
-        """`load` is called in the child and must be picklable; `first` is a job to prepare with."""
+        """`load` is called in the child and must be picklable; `first` is a job to begin with."""
         self._factory = load
         self._busy, self._live_lock = Lock(), Lock()  # the other: a job's settings change only while it is current
         self._waiting = list[ThreadEvent]()  # jobs waiting for the current one to end
@@ -217,10 +217,10 @@ class Worker:
         job = partial(race_job, pair=pair, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(job, cancelled)
 
-    def update_settings(self, cancelled: ThreadEvent, settings: LiveSettings) -> None:
+    def update_settings(self, cancelled: ThreadEvent, settings: GenerationSettings) -> None:
         with self._live_lock:
             if self._current is cancelled:
-                self._live_settings[:] = [settings.get(name, math.nan) for name in self._live_names]
+                self._live_settings[:] = [getattr(settings, name) for name in self._live_names]
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """Yield what the job yields; while a `Phase` lasts, repeat it every second.
@@ -290,7 +290,7 @@ class Worker:
         self._live_names = live_parameters()
         self._live_settings = context.RawArray("d", [math.nan] * len(self._live_names))
         shared = self._stop, self._live_names, self._live_settings
-        self._child = Child(serve, self._factory, *shared, name="specdemo engine")
+        self._child = Child(run_jobs, self._factory, *shared, name="specdemo engine")
         self._phase: Phase | None = Phase("loading")  # of the current job
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
@@ -325,13 +325,13 @@ class Worker:
                     return
             elif now - max(cancelled_at, reported) > GRACE:
                 self.close()
-                raise _ENDED.error(f"it did not stop within {GRACE:g} s and was ended")
+                raise _PROCESS_FAILURE.error(f"it did not stop within {GRACE:g} s and was ended")
 
     def _receive(self) -> Any:
         try:
             message = self._child.receive(_POLL_SECONDS)
         except EOFError:
-            error = _ENDED.error(self._child.exit_reason)
+            error = _PROCESS_FAILURE.error(self._child.exit_reason)
             self.close()
             raise error from None
         if isinstance(message, SpecdemoError):

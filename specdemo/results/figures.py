@@ -107,7 +107,7 @@ def _timing() -> Figure:
     return figure("round, or plain step", "ms", *traces, steps, xaxis=_ROUND)
 
 
-LIVE: dict[str, Callable[[], Figure]] = {"tokens": _tokens, "acceptance": _acceptance, "timing": _timing}
+RACE_CHARTS: dict[str, Callable[[], Figure]] = {"tokens": _tokens, "acceptance": _acceptance, "timing": _timing}
 
 
 def columns(run: Run) -> Iterator[dict[str, Any]]:
@@ -129,7 +129,7 @@ def columns(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _filled(name: str, comparison: Comparison) -> Figure:
-    chart = LIVE[name]()
+    chart = RACE_CHARTS[name]()
     rows_of = {side: [*columns(comparison.side(side))] for side in SIDES}
     for trace in chart.data:
         x, y = trace.meta["x"], trace.meta["y"]
@@ -222,7 +222,7 @@ def as_data(chart: Figure) -> dict[str, Any]:
 @cache
 def page_charts() -> dict[str, Any]:
     """Everything a script needs to draw figures, with the empty charts that it fills itself."""
-    empty = {name: as_data(make()) for name, make in LIVE.items()}
+    empty = {name: as_data(make()) for name, make in RACE_CHARTS.items()}
     return {"script": script_name(), "charts": empty, "colours": colours(), **_plotly_defaults()}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from specdemo.capabilities import ENGINES
 from specdemo.errors import capitalised
 from specdemo.records import SIDES, Comparison, Side
 from specdemo.results import estimate, metrics
@@ -180,8 +181,8 @@ def _nothing_accepted(comparison: Comparison) -> str:
 
 def _certain(comparison: Comparison, state: str) -> str:
     """Return the counts if the clocks may be wrong or leave the direction open."""
-    passes = metrics.passes_to(comparison)
-    if passes is None or passes[0] == passes[1] or not (comparison.environment.remote or state != "clear"):
+    passes, engine = metrics.passes_to(comparison), ENGINES[comparison.settings.engine]
+    if passes is None or passes[0] == passes[1] or (engine.local and state == "clear"):
         return ""
     return f"Independent of timing, the target ran {passes[1]} times instead of {passes[0]}."
 

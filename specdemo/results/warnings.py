@@ -73,15 +73,13 @@ def _unusual(speedup: Speedup) -> str:
 
 def _refused(comparison: Comparison) -> str:
     """Name the likely reason if a draft model's proposals were judged often and never accepted."""
-    rounds, remote = comparison.speculative.rounds, comparison.environment.remote
+    rounds = comparison.speculative.rounds
     judged = sum(any(draft.outcome is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
     by_model = comparison.settings.strategy.drafter.model
     if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
         return ""
     why = "The draft was probably made for another target, or is damaged; try another one."
-    if remote:
-        why = "Check which draft the server was started with."
-    elif other := ENGINES[comparison.settings.engine].when_refused:
+    if other := ENGINES[comparison.settings.engine].when_refused:
         why += f" {other}"
     return f"No proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}"
 

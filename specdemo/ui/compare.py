@@ -3,7 +3,7 @@
 import inspect
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
@@ -55,12 +55,12 @@ class CompareCallbacks:
         turns: tuple[Turn, ...],
         continue_chat: bool,
         prompt: str,
-        *values: Any,
+        **values: Any,
     ) -> Iterator[list[Any]]:
         """Yield updates of race view, message, chat, finished run and buttons."""
         check_session(session_open)
         try:
-            settings = _settings(pair, values)
+            settings = widgets.settings_from(pair, values)
         except SettingsError as error:
             yield [gr.skip(), alert(error), *[gr.skip()] * 3, *buttons("idle")]
             return
@@ -79,7 +79,7 @@ class CompareCallbacks:
         """Message and buttons; `gradio.js` adds the position in the queue."""
         return [self._sessions.waiting_notice(str(request.session_hash)), *buttons("waiting")]
 
-    def reopen(self, event: gr.EventData, pair: ModelPair, *values: Any) -> list[Any]:
+    def reopen(self, event: gr.EventData, pair: ModelPair, **values: Any) -> list[Any]:
         """Return updates of message, prompt and controls: an opened run's, as far as this pair has them."""
         try:
             opened = _Opened.model_validate(event_value(event, "run"))
@@ -88,19 +88,19 @@ class CompareCallbacks:
         settings, error = widgets.settings_from_link(pair, opened.settings, pair_settings(pair).model_dump())
         rest = [f"This run is of {opened.pair}; Run uses {pair.name}."] * (opened.pair != pair.name)
         rest += [str(error)] * (error is not None) + ["Run would not continue its chat."] * opened.continued
-        controls = [gr.skip() if new == old else new for (_, new), old in zip(settings, values, strict=True)]
+        controls = [gr.skip() if new == values[name] else new for name, new in settings]
         return [notice(" ".join(rest)) if rest else "", opened.prompt, *controls]
 
-    def update_settings(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
+    def update_settings(self, request: gr.Request, pair: ModelPair, **values: Any) -> None:
         with suppress(SettingsError):
-            self._sessions.update_settings(str(request.session_hash), _settings(pair, values))
+            self._sessions.update_settings(str(request.session_hash), widgets.settings_from(pair, values))
 
-    def prepare(self, session_open: bool, pair: ModelPair, *values: Any) -> None:
+    def preload(self, session_open: bool, pair: ModelPair, **values: Any) -> None:
         if session_open:
             with suppress(SettingsError):
-                settings = _settings(pair, values)
+                settings = widgets.settings_from(pair, values)
                 # on a public page, one visitor must not replace the pair that another has loaded
-                self._sessions.prepare(pair, settings, load=self._local)
+                self._sessions.preload(pair, settings, load=self._local)
 
     def repeat(
         self, request: gr.Request, session_open: bool, pair: ModelPair, finished: FinishedRun | None
@@ -128,9 +128,9 @@ class CompareCallbacks:
         except FileError as error:
             yield [alert(error), ""]
 
-    def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
+    def code(self, flavour: str, pair: ModelPair, prompt: str, **values: Any) -> list[str]:
         try:
-            settings = _settings(pair, values)
+            settings = widgets.settings_from(pair, values)
             lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
         except SpecdemoError as error:
             return [alert(error), ""]
@@ -158,10 +158,6 @@ class CompareCallbacks:
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
         compare.__annotations__ = {parameter.name: parameter.annotation for parameter in (text, *options)}
         return compare
-
-
-def _settings(pair: ModelPair, values: Sequence[Any]) -> GenerationSettings:
-    return widgets.settings_from(pair, dict(zip(NAMES, values, strict=True)))
 
 
 def api_description() -> str:
@@ -193,11 +189,11 @@ def _chat(turns: tuple[Turn, ...], **options: Any) -> list[Any]:
     return [turns, gr.update(interactive=True) if turns else gr.update(interactive=False, value=False, **options)]
 
 
-APPLIED = (*STRATEGY, "kv_cache")  # they change when a measured setting is applied
+APPLIED_SETTINGS = (*STRATEGY, "kv_cache")  # they change when a measured setting is applied
 COMPARE = "compare"
 FIND = "Start"
 FIND_HELP = html("paragraph", "Tries lookaheads, thresholds and policies, and sets one that is clearly faster.")
-QUICK, THOROUGH = "30 seconds", "Thorough"
+SEARCH_MINUTES = {"30 seconds": 0.5, "Thorough": 3.0}
 
 
 class CompareTab:
@@ -219,14 +215,14 @@ class CompareTab:
             with gr.Column(elem_id="stage", min_width=0):
                 self.race, self._shared_file = view("race"), channel()
                 self.finished = gr.State(None)
-        self.controls = {name: self._controls[name] for name in NAMES}
-        self._pair_and_settings = [shared.pair, *self.controls.values()]
+        self.controls: dict[str, Any] = {name: self._controls[name] for name in NAMES}
         self._connect_run()
         self._connect_controls()
         self._connect_exports()
 
-    def prepare(self, event: Any) -> None:
-        event.then(self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **AT_ONCE)
+    def preload(self, event: Any) -> None:
+        inputs = [self._shared.session_open, self._shared.pair]
+        event.then(self._callbacks.preload, inputs, inputs_kwargs=self.controls, **AT_ONCE)
 
     def _add_prompt(self) -> None:
         pair = self._shared.registry.default
@@ -263,7 +259,7 @@ class CompareTab:
         with gr.Row(elem_id="finding", elem_classes="panel"):
             self.find_message = gr.HTML(FIND_HELP, elem_id="find-message", elem_classes="message")
             self.find_effort = gr.Radio(
-                [QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort"
+                [*SEARCH_MINUTES], value="30 seconds", container=False, show_label=False, elem_id="effort"
             )
             self.find_start = gr.Button(FIND, elem_id="find", size="sm", min_width=90)
             self.find_stop = gr.Button(
@@ -292,8 +288,9 @@ class CompareTab:
         callbacks, buttons_of_run = self._callbacks, [self.run, self._stop, self._cancel]
         started = self.run.click(callbacks.wait, outputs=[self.message, *buttons_of_run], **AT_ONCE).then(
             callbacks.run,
-            [self._shared.session_open, self._shared.pair, *self._chat, self.prompt, *self.controls.values()],
+            [self._shared.session_open, self._shared.pair, *self._chat, self.prompt],
             [self.race, self.message, *self._chat, self.finished, *buttons_of_run],
+            inputs_kwargs=self.controls,
             show_progress="minimal",
             show_progress_on=self.message,
             api_visibility="private",
@@ -319,13 +316,14 @@ class CompareTab:
 
     def _connect_controls(self) -> None:
         controls, pair = self.controls, self._shared.pair
-        latest: dict[str, Any] = {"trigger_mode": "always_last", **AT_ONCE}
-        moved = [controls[name].input for name in LIVE_CONTROLS]  # by the visitor, not by a pair that was just loaded
-        gr.on(moved, self._callbacks.update_settings, self._pair_and_settings, **latest)
-        reading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
+        latest: dict[str, Any] = {"inputs_kwargs": controls, "trigger_mode": "always_last", **AT_ONCE}
+        # `input`: a visitor changed it, not a pair that was just loaded
+        live = [controls[name].input for name in LIVE_CONTROLS]
+        gr.on(live, self._callbacks.update_settings, pair, **latest)
+        preloading = [self.prompt.focus, *(controls[name].change for name in STRATEGY)]
         reopened = [self.message, self.prompt, *controls.values()]
-        self.race.apply(self._callbacks.reopen, self._pair_and_settings, reopened, **latest)
-        gr.on(reading, self._callbacks.prepare, [self._shared.session_open, *self._pair_and_settings], **latest)
+        self.race.apply(self._callbacks.reopen, pair, reopened, **latest)
+        gr.on(preloading, self._callbacks.preload, [self._shared.session_open, pair], **latest)
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
         valid = [*(controls[name] for name in self._appearance), self.message]
         changed = [pair.change, *(chooser.change for chooser in choosers)]
@@ -338,8 +336,8 @@ class CompareTab:
         pair.change(examples_html, pair, self._examples, **AT_ONCE)
 
     def _connect_exports(self) -> None:
-        inputs = [self._flavour, self._shared.pair, self.prompt, *self.controls.values()]
-        copied = self._copy.click(self._callbacks.code, inputs, [self.message, self._code], **AT_ONCE)
+        inputs, outputs = [self._flavour, self._shared.pair, self.prompt], [self.message, self._code]
+        copied = self._copy.click(self._callbacks.code, inputs, outputs, inputs_kwargs=self.controls, **AT_ONCE)
         copied.then(None, self._code, js=script("settings.js", "copyCode"))
         outputs = [self.message, self._shared_file]
         drawn = self.race.download(self._callbacks.share, None, outputs, **PRIVATE, **FILES)
@@ -355,5 +353,5 @@ def _panel(name: str, title: str) -> None:
 
 
 def apply_setting(settings: GenerationSettings | None) -> list[Any]:
-    """Return updates of the `APPLIED` controls; None changes none of them."""
-    return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED]
+    """Return updates of the `APPLIED_SETTINGS`; None changes none of them."""
+    return [gr.skip() if settings is None else getattr(settings, name) for name in APPLIED_SETTINGS]

@@ -1,6 +1,6 @@
 """Controls for the settings: one per field, with the field's own title, description and limits."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import gradio as gr
@@ -18,12 +18,10 @@ from specdemo.capabilities import (
     supports,
 )
 from specdemo.errors import SettingsError
-from specdemo.models.catalogue import default_drafter, pair_settings
+from specdemo.models.catalogue import pair_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
-from specdemo.strategies import STRATEGIES, parameters
-from specdemo.strategies import drafters as all_drafters
-from specdemo.strategies import policies as all_policies
+from specdemo.strategies import STRATEGIES, drafters, parameters
 from specdemo.ui.parts import notice
 
 FIELDS = GenerationSettings.model_fields
@@ -68,16 +66,36 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
     return bounds.get("ge", bounds.get("gt", 0)), bounds["le"]
 
 
+def engines_for(pair: ModelPair) -> list[EngineName]:
+    """Return the engines that can load the pair; for a target alone, all local ones."""
+    return [*DRAFT_KINDS[pair.draft_kind or "model"].engines]
+
+
+def available(pair: ModelPair, engine: EngineName, drafter: str) -> dict[str, list[str]]:
+    """Return the pair's engines, this engine's drafters, and this drafter's policies."""
+    names = dict.fromkeys(strategy.drafter.name for strategy in strategies(engine, pair.draft_kind))
+    policies = [strategy.policy.name for strategy in strategies(engine, pair.draft_kind, drafter)]
+    return {"engine": engines_for(pair), "drafter": [*names], "policy": policies}
+
+
+def chosen_strategy(pair: ModelPair, values: Mapping[str, Any], *, valid: bool = False) -> dict[str, str]:
+    """Return engine, drafter and policy. A hidden control may have another value than its only choice, which replaces
+    it, as the first choice does anything unavailable for a target alone or, if `valid`, for any pair.
+    """
+    chosen = {name: values[name] for name in ("engine", "drafter", "policy")}
+    for name in chosen:
+        options = available(pair, chosen["engine"], chosen["drafter"])[name]
+        if chosen[name] not in options and (len(options) == 1 or (options and (valid or pair.draft is None))):
+            chosen[name] = options[0]
+    return chosen
+
+
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
-    available = [*strategies(engine, pair.draft_kind, drafter)]
-    allowed = {strategy.policy.name for strategy in available}
-    chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value
-    used = {name for strategy in available if strategy.policy.name == chosen for name in effective(strategy, engine)}
+    chosen = strategies(engine, pair.draft_kind, drafter, policy)
+    used = {name for strategy in chosen for name in effective(strategy, engine)}
     of_strategies, refused = parameters(), partly_supported()
     return {
-        "engine": len(engines_for(pair)) > 1,
-        "drafter": len(drafters(pair, engine)) > 1,
-        "policy": len(allowed) > 1,
+        **{name: len(options) > 1 for name, options in available(pair, engine, drafter).items()},
         **{name: name in used for name in NAMES if name in of_strategies},
         **{name: supports(engine, name) for name in NAMES if name in refused - of_strategies},
         **dict.fromkeys(("apply_chat_template", "enable_thinking", "system_prompt"), pair.target.chat_template),
@@ -92,91 +110,65 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     for strategy in strategies(engine, pair.draft_kind, drafter):  # the browser hides those of policies not chosen
         shown |= dict.fromkeys(effective(strategy, engine), True)
     options: dict[str, dict[str, Any]] = {name: {"visible": visible} for name, visible in shown.items()}
-    chosen = [*strategies(engine, pair.draft_kind, drafter, policy)]
-    options["drafter"] |= {"elem_classes": _hidden(all_drafters(), drafters(pair, engine))}
-    options["policy"] |= {"elem_classes": _hidden(all_policies(), policies(pair, engine, drafter)), "info": None}
+    for name, offered in available(pair, engine, drafter).items():
+        options[name]["elem_classes"] = [f"no-{value}" for value in _labels(name) if value not in offered]
+    options["policy"]["info"] = None
+    chosen = strategies(engine, pair.draft_kind, drafter, policy)
     live = any(strategy.name in ENGINES[engine].live for strategy in chosen)
     for name in LIVE_CONTROLS:
-        options[name] |= {"elem_classes": ["live"] if live else []}
+        options[name]["elem_classes"] = ["live"] if live else []
     return options
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[Any]:
     """Return updates of the controls, in the order of `visibility`, and a message if a choice is not available."""
-    values: dict[str, Any] = {}
-    if len(engines_for(pair)) == 1:
-        values["engine"] = engine = engines_for(pair)[0]
-    chosen = {"drafter": drafter, "policy": policy}
-    if drafter not in drafters(pair, engine):
-        values["drafter"] = drafter = default_drafter(pair)
-    allowed = policies(pair, engine, drafter)
-    if policy not in allowed and len(allowed) > 1:  # a hidden control keeps its value, for the drafter that shows it
-        values["policy"] = policy = first_policy(allowed)
-    updates = appearance(pair, engine, drafter, policy)
-    for name, value in values.items():
+    before = {"engine": engine, "drafter": drafter, "policy": policy}
+    chosen = chosen_strategy(pair, before, valid=True)
+    updates = appearance(pair, **chosen)
+    changed = {name: value for name, value in chosen.items() if value != before[name]}
+    if not updates["policy"]["visible"]:  # it keeps its value, for the drafter that shows it
+        changed.pop("policy", None)
+    for name, value in changed.items():
         updates[name]["value"] = value
-    text = " ".join(_replacement(name, chosen[name], values[name]) for name in chosen.keys() & values.keys())
+    text = " ".join(_replacement(name, before[name], value) for name, value in changed.items() if name != "engine")
     return [*(gr.update(**update) for update in updates.values()), notice(text) if text else gr.skip()]
 
 
+def _labels(name: str) -> dict[str, str]:
+    return choices(FIELDS[name]) or {}
+
+
 def _replacement(name: str, before: str, after: str) -> str:
-    field, labels = FIELDS[name], choices(FIELDS[name]) or {}
-    return f"{field.title}: {labels[after]}, because {labels[before].lower()} is not available here."
-
-
-def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
-    """Return the engines that can load the pair; for a target alone, all local ones."""
-    return DRAFT_KINDS[pair.draft_kind or "model"].engines
-
-
-def drafters(pair: ModelPair, engine: EngineName) -> set[str]:
-    return {strategy.drafter.name for strategy in strategies(engine, pair.draft_kind)}
-
-
-def policies(pair: ModelPair, engine: EngineName, drafter: str) -> set[str]:
-    return {strategy.policy.name for strategy in strategies(engine, pair.draft_kind, drafter)}
+    labels = _labels(name)
+    return f"{FIELDS[name].title}: {labels[after]}, because {labels[before].lower()} is not available here."
 
 
 def choices_css() -> str:
-    """Hide unavailable drafters and policies by a class of the control, such as `no-auto`. They stay in the control,
-    since Gradio refuses to restore a value that is not among its choices. Hide the settings of policies not chosen,
-    too: a policy then shows its slider at once.
+    """Hide unavailable engines, drafters and policies by a class of the control, such as `no-auto`. They stay in the
+    control, since Gradio refuses to restore a value that is not among its choices. Hide the settings of policies not
+    chosen, too: a policy then shows its slider at once. Hide a draft's name in the header while it does not draft.
     """
     rule = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
-    rules = [rule.format(value) for value in (*all_drafters(), *all_policies())]
-    for policy in all_policies():
+    rules = [rule.format(value) for name in ("engine", "drafter", "policy") for value in _labels(name)]
+    copying = ", ".join(f'[value="{name}"]' for name, drafter in drafters().items() if not drafter.model)
+    rules.append(f"body:has(#drafter input:is({copying}):checked) #header i {{ display: none; }}")
+    for policy in _labels("policy"):
         used = {name for one in STRATEGIES.values() if one.policy.name == policy for name in one.parameters()}
         unused = ", ".join(f"#{name}" for name in sorted(parameters() - used))
         rules.append(f'#rail:has(#policy input[value="{policy}"]:checked) :is({unused}) {{ display: none; }}')
     return "\n".join(rules)
 
 
-def _hidden(values: Iterable[str], available: Collection[str]) -> list[str]:
-    return [f"no-{value}" for value in values if value not in available]
-
-
 def start_values(pair: ModelPair) -> dict[str, Any]:
     return pair_settings(pair).model_dump()
 
 
-def first_policy(available: Collection[str]) -> str:
-    return "constant" if "constant" in available or not available else next(iter(available))
-
-
 def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
     """A setting without effect keeps the pair's default. SettingsError: a value is out of range."""
-    engine, drafter, policy = values["engine"], values["drafter"], values["policy"]
-    # hidden controls keep values that may not be available
-    if len(engines_for(pair)) == 1:
-        [engine] = engines_for(pair)
-    available = drafters(pair, engine)
-    if drafter not in available and (pair.draft is None or len(available) == 1):
-        drafter = default_drafter(pair)
-    if len(policies(pair, engine, drafter)) == 1:
-        [policy] = policies(pair, engine, drafter)
-    shown = visibility(pair, engine, drafter, policy)
+    chosen = chosen_strategy(pair, values)
+    shown = visibility(pair, **chosen)
     used = {name: value for name, value in values.items() if shown.get(name, True)}
-    return pair_settings(pair, **used | {"engine": engine, "drafter": drafter, "policy": policy})
+    return pair_settings(pair, **used | chosen)
 
 
 def settings_from_link(

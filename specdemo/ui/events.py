@@ -41,11 +41,11 @@ WAITING = "Waiting for the machine …"
 
 
 def queue_for_engine(
-    button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]
+    button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any], **options: Any
 ) -> Any:
     """Queue a callback when the button is clicked. Its first output is a message, which says that it is waiting."""
     button.click(partial(notice, WAITING), outputs=outputs[0], **AT_ONCE)
-    return button.click(callback, inputs, outputs, **PRIVATE, **ENGINE)
+    return button.click(callback, inputs, outputs, **options, **PRIVATE, **ENGINE)
 
 
 def stop_on(event: Callable[..., Any], sessions: Sessions, activity: str) -> None:

@@ -5,14 +5,15 @@ run. The last event holds the whole record, for browsers that missed more.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
+from specdemo.experiments.report import Part
 from specdemo.exports.schema import to_json
 from specdemo.records import Comparison, ModelPair, Slice, Turn
 from specdemo.results import metrics
-from specdemo.results.figures import CHARTS, as_data
+from specdemo.results.figures import CHARTS
 from specdemo.settings import GenerationSettings
 from specdemo.text import percent
 
@@ -38,14 +39,7 @@ class Feed:
         return len(self._lines)
 
     def add(self, piece: Slice) -> None:
-        self._append(
-            "slice",
-            side=piece.side,
-            rounds=[step.model_dump(mode="json") for step in piece.rounds],
-            done=piece.finish_reason is not None,
-            source=piece.trace_source,
-            settings_updates=[update.model_dump(mode="json") for update in piece.settings_updates],
-        )
+        self._append("slice", **piece.model_dump(mode="json"))
 
     def phase(self, text: str) -> None:
         if text != self._phase:
@@ -76,20 +70,16 @@ def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
 
 
 def anatomy(comparison: Comparison) -> list[dict[str, Any]]:
-    sources = metrics.acceptance_by_source(comparison.speculative)
     title, make = CHARTS["confidence"]
     figure = make(comparison)
-    unknown = {"paragraphs": ["The drafter's probabilities are not known for this run."]}
-    return [
-        {"title": title, **({"figure": as_data(figure)} if figure.data[0].x else unknown)},
-        *([{"title": "Drafted or copied", **_sources(sources)}] if sources else []),
-    ]
-
-
-def _sources(sources: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-    total = sum(proposed for _, proposed in sources.values())
-    rows = [
-        [name, str(proposed), percent(proposed / total), str(accepted), percent(accepted / max(proposed, 1))]
-        for name, (accepted, proposed) in sources.items()
-    ]
-    return {"columns": ["source", "proposed", "share", "accepted", "accepted / proposed"], "rows": rows}
+    unknown = ["The drafter's probabilities are not known for this run."]
+    parts = [Part(title, figure=figure) if figure.data[0].x else Part(title, unknown)]
+    if sources := metrics.acceptance_by_source(comparison.speculative):
+        total = sum(proposed for _, proposed in sources.values())
+        rows = [
+            (name, str(proposed), percent(proposed / total), str(accepted), percent(accepted / max(proposed, 1)))
+            for name, (accepted, proposed) in sources.items()
+        ]
+        columns = ("source", "proposed", "share", "accepted", "accepted / proposed")
+        parts.append(Part("Drafted or copied", columns=columns, rows=rows))
+    return [part.data() for part in parts]

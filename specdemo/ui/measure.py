@@ -22,8 +22,8 @@ from specdemo.records import Costs, ModelPair, Progress
 from specdemo.settings import GenerationSettings
 from specdemo.text import counted, percent, printable
 from specdemo.ui import events
-from specdemo.ui.compare import APPLIED, FIND, FIND_HELP, QUICK, THOROUGH, CompareTab, apply_setting
-from specdemo.ui.controls import NAMES, settings_from
+from specdemo.ui.compare import APPLIED_SETTINGS, FIND, FIND_HELP, SEARCH_MINUTES, CompareTab, apply_setting
+from specdemo.ui.controls import settings_from
 from specdemo.ui.parts import alert, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import Sessions, with_chat_cache
@@ -41,7 +41,7 @@ def board(progress: Progress[Result]) -> str:
     return json.dumps(build_report(progress.result).board(), ensure_ascii=False)
 
 
-def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any]:
+def variant_choices(preset: str, pair: ModelPair, **values: Any) -> dict[str, Any]:
     try:
         plan = _plan(preset, pair, [Task(name="", task="", prompt="")], 64, values)
     except SpecdemoError as error:
@@ -51,12 +51,12 @@ def variant_choices(preset: str, pair: ModelPair, *values: Any) -> dict[str, Any
 
 
 def _plan(
-    preset: str, pair: ModelPair, tasks: Sequence[Task], tokens: int, values: Sequence[Any], **options: Any
+    preset: str, pair: ModelPair, tasks: Sequence[Task], tokens: int, values: dict[str, Any], **options: Any
 ) -> Plan:
     """Plan a measurement. The search for the fastest setting keeps the other settings of the Compare tab."""
     chosen = PRESETS[_BY_TITLE[preset]]
     if chosen.name == "tune":
-        settings = settings_from(pair, dict(zip(NAMES, values, strict=True)) | {"max_new_tokens": tokens})
+        settings = settings_from(pair, values | {"max_new_tokens": tokens})
     else:
         settings = chosen.settings(pair, max_new_tokens=tokens)
     return chosen.plan(pair, tasks, settings, **options)
@@ -78,7 +78,7 @@ class MeasureCallbacks:
         limit: int,
         tokens: int,
         minutes: float,
-        *values: Any,
+        **values: Any,
     ) -> Iterator[list[Any]]:
         """Yield updates of message, board, files, the fastest setting and its button, and both buttons."""
         events.check_session(session_open)
@@ -124,15 +124,15 @@ class MeasureCallbacks:
             yield [alert(error), gr.skip(), gr.skip(), setting, use, *idle]
 
     def find(
-        self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
+        self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, **values: Any
     ) -> Iterator[list[Any]]:
         """Yield updates of message, result card, both buttons, and the controls."""
         events.check_session(session_open)
         idle, busy = events.job_buttons(FIND, busy=False), events.job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
-        minutes = _MINUTES[effort]
+        minutes = SEARCH_MINUTES[effort]
         try:
-            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+            settings = settings_from(pair, values)
             shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _MAX_TOKENS)})
             plan = PRESETS["tune"].plan(pair, typed_tasks([prompt]), shorter, minutes=minutes)
             plan = replace(plan, variants=with_current(plan, shorter))
@@ -155,7 +155,6 @@ class MeasureCallbacks:
         yield [FIND_HELP, json.dumps([part.data()], ensure_ascii=False), *idle, *apply_setting(chosen)]
 
 
-_MINUTES = {QUICK: 0.5, THOROUGH: 3.0}
 _MAX_TOKENS = 64  # of a run; `measure` shortens them until every setting is tried
 
 
@@ -225,8 +224,8 @@ def preview(path: str | None) -> Iterator[list[str]]:
 def measure_tab(shared: Shared, compare: CompareTab) -> None:
     callbacks, controls = MeasureCallbacks(shared.sessions), compare.controls
     session_open, pair, titles = shared.session_open, shared.pair, [*_BY_TITLE]
-    values = [control.value for control in controls.values()]
-    at_first = variant_choices(titles[0], shared.registry.default, *values)
+    values = {name: control.value for name, control in controls.items()}
+    at_first = variant_choices(titles[0], shared.registry.default, **values)
     with gr.Tab("Measure", id="measure"):
         with gr.Column(elem_classes="sheet", elem_id="measure-form"):
             gr.HTML("<h2>Measure</h2><p>Each speculative run stands between two plain ones; the order is random.</p>")
@@ -255,24 +254,27 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         board = view("board", BOARD, elem_id="measure-board")
         files = gr.File(label="Report: JSON, and HTML that opens offline", visible=False, elem_id="measure-reports")
         best, card = gr.State(None), channel()  # not beside tabs, where Gradio miscounts them
-    inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes, *controls.values()]
-    events.queue_for_engine(start, callbacks.measure, inputs, [message, board, files, best, use, start, stop_button])
+    inputs = [session_open, pair, file, preset, ticked, text, limit, tokens, minutes]
+    outputs = [message, board, files, best, use, start, stop_button]
+    events.queue_for_engine(start, callbacks.measure, inputs, outputs, inputs_kwargs=controls)
     events.stop_on(stop_button.click, shared.sessions, "measure")
     file.upload(preview, file, suite, **events.PRIVATE, **events.FILES)
     gr.on(
         [preset.change, pair.change, controls["engine"].change, controls["drafter"].change],
         variant_choices,
-        [preset, pair, *controls.values()],
+        [preset, pair],
         ticked,
+        inputs_kwargs=controls,
         **events.AT_ONCE,
     )
-    applied = [controls[name] for name in APPLIED]
+    applied = [controls[name] for name in APPLIED_SETTINGS]
     used = use.click(apply_setting, best, applied, **events.AT_ONCE)
     used.then(None, js=script("gradio.js", "openTab", '"compare"'))
     events.queue_for_engine(
         compare.find_start,
         callbacks.find,
-        [session_open, pair, compare.prompt, compare.find_effort, *controls.values()],
+        [session_open, pair, compare.prompt, compare.find_effort],
         [compare.find_message, card, compare.find_start, compare.find_stop, *applied],
+        inputs_kwargs=controls,
     ).then(None, card, js=script("main.js", "showSearchResult"))
     events.stop_on(compare.find_stop.click, shared.sessions, "find")

@@ -20,7 +20,7 @@ from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
 from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, WAITING, event_value, stop_on
 from specdemo.ui.parts import alert, header_html, html, notice, report_html
-from specdemo.ui.registry import PAIR_NAMES, Registry, Shared, values_of
+from specdemo.ui.registry import Registry, Shared, values_of
 from specdemo.ui.views import channel, view
 
 Choices = list[tuple[str, str]]  # labels and values
@@ -33,7 +33,7 @@ _TEXT_FIELDS = ("cache_size", "inference_num_threads")
 
 
 class ModelsTab:
-    """`controls` choose a pair, in the order of `PAIR_NAMES`. `in_use`: the pair in use and since when, as JSON."""
+    """`controls` choose a pair. `in_use`: the pair in use and since when, as JSON."""
 
     def __init__(self, shared: Shared, compare: CompareTab) -> None:
         self._sessions, self._registry, self._local = shared.sessions, shared.registry, shared.local
@@ -75,17 +75,17 @@ class ModelsTab:
             tab.select(stored_choices, outputs=self._stored, **AT_ONCE)
 
     def _connect(self, tab: gr.Tab, adding: list[Any], place: gr.Textbox) -> None:
-        target, draft, *_ = self.controls
+        target, draft = self.controls["target"], self.controls["draft"]
         shown, lists = [target, self._listed], [target, draft, self._listed]
         progress = [self._message, self._use, self._cancel]
-        inputs = [self._pair, self._settings["engine"], *self.controls]
-        settings = [*self._settings.values()]
-        loaded = [self._pair, self._header, *progress, self.in_use, *settings, *self.controls]
+        inputs = [self._pair, self._settings["engine"]]
+        loaded = [self._pair, self._header, *progress, self.in_use, *self._settings.values(), *self.controls.values()]
+        queued: dict[str, Any] = {"inputs_kwargs": self.controls, **PRIVATE, **ENGINE}
         waiting = partial(self._loading, notice(WAITING), busy=True)
         gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **AT_ONCE)
-        self._use.click(self.use, inputs, loaded, **PRIVATE, **ENGINE)
+        self._use.click(self.use, inputs, loaded, **queued)
         stop_on(self._cancel.click, self._sessions, "load")
-        self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **PRIVATE, **ENGINE))
+        self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **queued))
         fetched = gr.on(
             [self._catalogue.download, self._offer.download],
             self.fetch,
@@ -97,7 +97,7 @@ class ModelsTab:
         )
         stop_on(self._stop.click, self._sessions, "download")
         tab.select(self.refresh, shown, [self._catalogue, *lists], **AT_ONCE)
-        updated = [*self.controls, self._listed, self._message]
+        updated = [*self.controls.values(), self._listed, self._message]
         if self._local:
             read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **AT_ONCE)
             read.then(self.add, [place, self._listed], updated, **AT_ONCE)
@@ -109,26 +109,25 @@ class ModelsTab:
         fetched.then(self.report, described, report, **AT_ONCE)
 
     def list_after(self, event: Any) -> None:
-        target, draft, *_ = self.controls
+        target, draft = self.controls["target"], self.controls["draft"]
         event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **AT_ONCE)
 
-    def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[Updates]:
-        chosen, previous = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
+    def use(self, request: gr.Request, before: ModelPair, engine: Any, **chosen: Any) -> Iterator[Updates]:
+        previous = values_of(before)
         if chosen["target"] != previous["target"] and all(chosen[name] == previous[name] for name in _DEFAULT_NAMES):
             # the page may not have received this target's defaults yet
             chosen |= self._defaults(chosen["target"] or "")
         yield from self._load(request, before, engine, chosen)
 
     def use_entry(
-        self, event: gr.EventData, request: gr.Request, before: ModelPair, engine: Any, *values: Any
+        self, event: gr.EventData, request: gr.Request, before: ModelPair, engine: Any, **chosen: Any
     ) -> Iterator[Updates]:
         try:
             names = self._registry.names_of(name_of(event))
         except SpecdemoError as error:
             yield self._loading(alert(error), busy=False)
             return
-        chosen = dict(zip(PAIR_NAMES, values, strict=True)) | names | self._defaults(names["target"])
-        yield from self._load(request, before, engine, chosen)
+        yield from self._load(request, before, engine, chosen | names | self._defaults(names["target"]))
 
     def _load(self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]) -> Iterator[Updates]:
         try:
@@ -155,7 +154,7 @@ class ModelsTab:
         if changed.intersection(STRATEGY):
             changed.update(STRATEGY)
         updates |= {control: start[name] for name, control in self._settings.items() if name in changed}
-        return updates | dict(zip(self.controls, values.values(), strict=True))
+        return updates | {self.controls[name]: value for name, value in values.items()}
 
     def fetch(self, event: gr.EventData, request: gr.Request, target: str, listed: Lists) -> Iterator[Updates]:
         for message in self._registry.download(str(request.session_hash), name_of(event)):
@@ -168,8 +167,8 @@ class ModelsTab:
     def update_lists(self, target: str, listed: Lists) -> Updates:
         lists = model_choices(self._registry.models(), target)
         updates: Updates = {self._listed: lists}
-        for dropdown, choices, before in zip(self.controls, lists, listed, strict=False):
-            updates[dropdown] = gr.skip() if choices == before else gr.update(choices=choices)
+        for name, choices, before in zip(("target", "draft"), lists, listed, strict=True):
+            updates[self.controls[name]] = gr.skip() if choices == before else gr.update(choices=choices)
         return updates
 
     def fit_to_target(self, target: str | None, listed: Lists) -> Updates:
@@ -178,7 +177,7 @@ class ModelsTab:
         typed = target.strip(" \"'")
         if self._local and (typed.startswith("~/") or Path(typed).is_absolute()):
             return self.add(typed, listed)
-        models, controls = self._registry.models(), dict(zip(PAIR_NAMES, self.controls, strict=True))
+        models, controls = self._registry.models(), self.controls
         targets, drafts = model_choices(models, target)
         draft = fitting_draft(models[target], models.values()) if target in models else None
         updates: Updates = {controls[name]: value for name, value in self._defaults(target).items()}
@@ -195,8 +194,9 @@ class ModelsTab:
             name = self._registry.add(place)
         except SpecdemoError as error:
             return {self._message: alert(error)}
-        chosen = gr.update(choices=model_choices(self._registry.models(), name)[0], value=name)
-        return self.fit_to_target(name, listed) | {self.controls[0]: chosen, self._message: html("added", name)}
+        targets, _ = model_choices(self._registry.models(), name)
+        updates = self.fit_to_target(name, listed) | {self._message: html("added", name)}
+        return updates | {self.controls["target"]: gr.update(choices=targets, value=name)}
 
     def remove(self, names: list[str]) -> Any:
         for name in names:
@@ -252,7 +252,7 @@ def model_choices(models: Mapping[str, Model], target: str) -> Lists:
     return targets, [(_NO_DRAFT, ""), *labelled]
 
 
-def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list[Control]:
+def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> dict[str, Control]:
     values = values_of(registry.default)
     usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
     draft_devices = [("Same as the target", ""), *usable]
@@ -290,4 +290,4 @@ def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> lis
         for name in RUNTIME:
             if name not in controls:
                 add(name)
-    return [controls[name] for name in PAIR_NAMES]
+    return controls

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, cast, get_args
 
 import gradio as gr
 from pydantic import TypeAdapter, ValidationError
@@ -26,7 +26,6 @@ from specdemo.results.figures import script_name
 from specdemo.ui import controls as widgets
 from specdemo.ui.anatomy import ANATOMY, anatomy_tab
 from specdemo.ui.compare import COMPARE, CompareCallbacks, CompareTab, api_description
-from specdemo.ui.controls import NAMES
 from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, Page
 from specdemo.ui.gate import only_here
 from specdemo.ui.measure import measure_tab
@@ -139,52 +138,42 @@ def _remember(page: gr.Blocks, shared: Shared, compare: CompareTab, models: Mode
     pair_js = script("settings.js", "rememberPair", json.dumps(values_of(registry.default)))
     models.in_use.change(None, models.in_use, js=pair_js)
 
-    def restored(saved: str) -> list[Any]:
-        state = restore(registry, saved, start)
-        values = [state.prompt, *state.controls, state.message, state.pair, state.header, *state.pair_controls]
-        return [*values, gr.update(interactive=True), True]
-
     saved = channel()
-    outputs: list[Any] = [*inputs, compare.message, shared.pair, shared.header]
-    outputs += [*models.controls, compare.run, shared.session_open]
-    remembered_names = json.dumps([*remembered, *PAIR_NAMES])
+    parts = {"message": compare.message, "pair": shared.pair, "header": shared.header}
+    outputs: dict[str, Any] = {**remembered, **models.controls, **parts}
+    ready = {compare.run: gr.update(interactive=True), shared.session_open: True}
+
+    def restored(saved: str) -> dict[Any, Any]:
+        return {outputs[name]: value for name, value in restore(registry, saved, start).items()} | ready
+
+    recall = script("settings.js", "recall", json.dumps([*remembered, *models.controls]))
     # queued: otherwise Gradio does not fire the state's change event, which updates everything about the pair
-    loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", remembered_names), **PRIVATE)
+    loaded = page.load(restored, saved, [*outputs.values(), *ready], js=recall, **PRIVATE)
     loaded.then(None, inputs, js=js)
-    compare.prepare(loaded)
+    compare.preload(loaded)
     models.list_after(loaded)
 
 
-class StartValues(NamedTuple):
-    prompt: Any
-    controls: list[Any]
-    message: Any
-    pair: Any
-    header: Any
-    pair_controls: list[Any]
+def restore(registry: Registry, saved: str, built: dict[str, Any]) -> dict[str, Any]:
+    """Return what a link or the browser's storage changes: prompt, controls, message, pair and header, by name.
 
-
-def restore(registry: Registry, saved: str, built: dict[str, Any]) -> StartValues:
-    """`saved`: a JSON object of strings. `built`: the controls' values when the page was built."""
+    `saved`: a JSON object of strings. `built`: the controls' values when the page was built.
+    """
     try:
         values = TypeAdapter(dict[str, str]).validate_json(saved or "{}")
     except ValidationError:  # not sent by our script
         values = {}
     pair, pair_error = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
-    start = widgets.start_values(registry.default)
-    named = {name: values[name] for name in NAMES if name in values}
-    is_other_pair = pair != registry.default
-    settings, setting_error = widgets.settings_from_link(pair, named, start)
-    error = pair_error or setting_error
-    controls = {name: gr.skip() if value == built[name] else value for name, value in settings}
-    return StartValues(
-        prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if is_other_pair else gr.skip()),
-        controls=[*controls.values()],
-        message=alert(error) if error is not None else gr.skip(),
-        pair=pair if is_other_pair else gr.skip(),
-        header=header_html(pair) if is_other_pair else gr.skip(),
-        pair_controls=[value if is_other_pair else gr.skip() for value in values_of(pair).values()],
-    )
+    settings, setting_error = widgets.settings_from_link(pair, values, built)
+    changed = {name: value for name, value in settings if value != built[name]}
+    if pair != registry.default:
+        example = bundled_prompts(pair.target.prompts)[0]
+        changed |= {"prompt": example, "pair": pair, "header": header_html(pair), **values_of(pair)}
+    if "prompt" in values:
+        changed["prompt"] = values["prompt"]
+    if error := pair_error or setting_error:
+        changed["message"] = alert(error)
+    return changed
 
 
 def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:

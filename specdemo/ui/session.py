@@ -9,7 +9,7 @@ from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from specdemo.capabilities import EngineName, live_parameters
+from specdemo.capabilities import EngineName
 from specdemo.engines.base import check_prompt
 from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
@@ -24,8 +24,8 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event, repeating_event
 from specdemo.ui.parts import alert, notice, phase_text
 
-_WORK = {"run": "race", "find": "search", "measure": "measurement", "load": "pair"}  # activities, for other visitors
-_FIRST = GenerationSettings()  # of a first run, as far as loading depends on it
+_NOUNS = {"run": "race", "find": "search", "measure": "measurement", "load": "pair"}  # activities, for other visitors
+_INITIAL_SETTINGS = GenerationSettings()  # of a first run, as far as loading depends on it
 
 
 class Visitors:
@@ -49,7 +49,7 @@ class Visitors:
 
     def others(self, visitor: str) -> str | None:
         """Return the activity of another visitor that holds the engine; None if there is none."""
-        return next((activity for name, activity, _ in [*self._busy] if name != visitor and activity in _WORK), None)
+        return next((activity for name, activity, _ in [*self._busy] if name != visitor and activity in _NOUNS), None)
 
     def stop(self, visitor: str, activity: str) -> None:
         for event in self.events(visitor, activity):
@@ -131,7 +131,7 @@ class Sessions:
             feed.fail(str(failure))
             yield Update(feed.next_update(), alert(failure))
 
-    def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
+    def preload(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
         """Warm up for a run while nobody else needs the engine. `load`: even if that replaces another pair."""
         job = Preload(settings.engine, with_chat_cache(pair, settings), settings)
         with suppress(SpecdemoError):  # the run reports it
@@ -142,9 +142,8 @@ class Sessions:
         self._visitors.stop(visitor, activity)
 
     def update_settings(self, visitor: str, settings: GenerationSettings) -> None:
-        live = {name: getattr(settings, name) for name in live_parameters()}
         for event in self._visitors.events(visitor, "run"):
-            self._worker.update_settings(event, live)
+            self._worker.update_settings(event, settings)
 
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
@@ -188,7 +187,7 @@ class Sessions:
         if self._visitors.events(visitor, "load"):
             return notice("The other pair is still loading; the run starts when it is ready.")
         busy = self._visitors.others(visitor)
-        return notice(f"Another visitor's {_WORK[busy]} is in progress; this run waits for it.") if busy else ""
+        return notice(f"Another visitor's {_NOUNS[busy]} is in progress; this run waits for it.") if busy else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
         """Yield what `Worker.run` yields, until the job ends or this visitor stops it."""
@@ -220,7 +219,7 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     return Turn(prompt=prompt, answer=text) if text and comparison.plain.finish_reason != "cancelled" else None
 
 
-def with_chat_cache(pair: ModelPair, settings: GenerationSettings = _FIRST) -> ModelPair:
+def with_chat_cache(pair: ModelPair, settings: GenerationSettings = _INITIAL_SETTINGS) -> ModelPair:
     """Enable prefix caching, so that a chat's next turn prefills only its new tokens, on both sides. A server manages
     its own cache.
     """

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specdemo.decoding.indexes import CopyIndex, Match, NgramIndex, SuffixIndex
 from specdemo.decoding.lookahead import DiscountedMean, Estimates
-from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
+from specdemo.strategies import TOKENS_PER_MATCHED, Suffix
 
 
 def look_up(text: Sequence[int], longest: int, limit: int) -> list[int]:
@@ -70,7 +70,7 @@ def best_by_counting(text: Sequence[int], longest: int, limit: int, threshold: f
 def test_the_tree_proposes_the_same_as_counting(
     text: list[int], longest: int, limit: int, threshold: float, step: int
 ) -> None:
-    index = SuffixIndex(threshold, longest=longest)
+    index = SuffixIndex(Suffix(threshold, 64), longest)
     for end in range(1, len(text) + 1, step):
         match = index.find(text[:end], limit)
         reference = best_by_counting(text[:end], longest, limit, threshold)
@@ -79,12 +79,10 @@ def test_the_tree_proposes_the_same_as_counting(
 
 
 def test_a_threshold_can_be_changed_during_a_request() -> None:
-    index, text = SuffixIndex(0.9), [1, 2, 1, 3, 1]
+    index, text = SuffixIndex(Suffix(0.9, 8)), [1, 2, 1, 3, 1]
     assert index.find(text, 8) == Match()
-    assert index.update_strategy(Suffix(0.3, 8))
+    index.strategy = Suffix(0.3, 8)
     assert index.find(text, 8).tokens == (3, 1)
-    assert not index.update_strategy(Constant(4))
-    assert not NgramIndex(3).update_strategy(Constant(4))
 
 
 @given(texts.filter(bool), st.lists(st.integers(0, 2), max_size=3), limits)

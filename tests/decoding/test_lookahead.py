@@ -12,6 +12,7 @@ from specdemo.decoding.lookahead import AutoPolicy, CombinedPolicy, ConstantPoli
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Confidence, Constant
 from tests.support.step_costs import costs_of
 
 
@@ -23,18 +24,14 @@ def proposed(policy: LookaheadPolicy, probabilities: list[float]) -> int:
     return next(n for n in count() if not policy.proposes_more(n, partial(probabilities.__getitem__, n - 1)))
 
 
-def test_a_policy_updates_to_strategies_of_its_own_type_only() -> None:
+def test_a_policy_follows_its_strategy() -> None:
     constant, confident = policy(num_assistant_tokens=3), policy(policy="confidence")
-    lookahead = GenerationSettings(num_assistant_tokens=6).strategy
-    threshold = GenerationSettings(engine="traced", policy="confidence", assistant_confidence_threshold=0.9).strategy
     constant.learn(3, 0)
     assert proposed(constant, [0.0] * 9) == 3
-    assert constant.update_strategy(lookahead)
-    assert not constant.update_strategy(threshold)
+    constant.strategy = Constant(6)
     assert proposed(constant, [0.0] * 9) == 6
     assert proposed(confident, [0.5] * 9 + [0.0]) == 10
-    assert confident.update_strategy(threshold)
-    assert not confident.update_strategy(lookahead)
+    confident.strategy = Confidence(0.9, 20)
     assert proposed(confident, [0.5] * 9) == 1
 
 
@@ -97,12 +94,12 @@ def rate(policy: LookaheadPolicy, draft: Iterator[tuple[bool, float]], costs: Co
 @pytest.mark.parametrize("costs", [COSTS, CLIFF], ids=["smooth", "cliff"])
 @pytest.mark.parametrize("acceptance", [0.3, 0.6, 0.8, 0.95])
 def test_it_comes_near_the_best_constant_lookahead(acceptance: float, costs: Costs) -> None:
-    best = max(rate(ConstantPolicy(n), independent(acceptance), costs, 4000) for n in LOOKAHEADS)
+    best = max(rate(ConstantPolicy(Constant(n)), independent(acceptance), costs, 4000) for n in LOOKAHEADS)
     assert rate(AutoPolicy(costs, 16), independent(acceptance), costs, 4000) >= 0.95 * max(best, 1)
 
 
 def test_with_a_calibrated_draft_it_beats_every_constant_lookahead() -> None:
-    best = max(rate(ConstantPolicy(n), honest(), COSTS, 4000) for n in LOOKAHEADS)
+    best = max(rate(ConstantPolicy(Constant(n)), honest(), COSTS, 4000) for n in LOOKAHEADS)
     assert rate(AutoPolicy(COSTS, 16), honest(), COSTS, 4000) > 1.1 * best
 
 
@@ -119,7 +116,7 @@ def test_it_speculates_again_when_the_draft_becomes_right() -> None:
     policy = AutoPolicy(COSTS, 16)
     assert rate(policy, independent(0.0), COSTS, 400) < 1
     rate(policy, independent(0.9), COSTS, 300)  # time to notice
-    best = max(rate(ConstantPolicy(n), independent(0.9, 1), COSTS, 1000) for n in LOOKAHEADS)
+    best = max(rate(ConstantPolicy(Constant(n)), independent(0.9, 1), COSTS, 1000) for n in LOOKAHEADS)
     assert rate(policy, independent(0.9, 1), COSTS, 1000) >= 0.93 * best
 
 

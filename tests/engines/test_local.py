@@ -254,7 +254,7 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
                 confidences.append(confidence())
             return super().proposes_more(proposed, confidence)
 
-    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs, estimates: Listening(3))
+    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, *_: Listening(strategy))
     shown = [draft.draft_probability for step in speculate(traced).rounds for draft in proposals(step)]
     assert confidences[: len(shown)] == pytest.approx(shown[: len(confidences)], rel=1e-4)
 
@@ -264,6 +264,7 @@ def test_live_strategies_accept_changed_settings(traced: TracedEngine, strategy:
     chosen = request(traced, drafter=strategy.drafter.name, policy=strategy.policy.name)
     decoder = traced.decoder(chosen, COSTS)
     assert decoder.update_strategy(chosen.strategy) == (strategy.name in ENGINES["traced"].live)
+    assert not decoder.update_strategy(Plain())
 
 
 @pytest.mark.parametrize("drafter", OF_GENAI, ids=str)

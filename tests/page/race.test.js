@@ -8,7 +8,7 @@ let events = 0;
 beforeEach(() => { events = 0; localStorage.clear(); });
 const line = (kind, event, run = "a") => JSON.stringify({ run, at: events++, kind, ...event });
 const start = (run) => line("start", { record: comparison() }, run);
-const slice = (side, rounds, done, settings_updates = []) => line("slice", { side, rounds, done, source: "measured", settings_updates });
+const slice = (side, rounds, done, settings_updates = []) => line("slice", { side, rounds, finish_reason: done ? "length" : null, trace_source: "measured", settings_updates });
 const end = (record = comparison(), run = "a") => line("end", { record, anatomy: null }, run);
 const widths = (view) => ["plain", "speculative"].map((side) => Number(parseFloat(view.find(`.track.${side} i`).style.width).toFixed(2)));
 const text = (view, name) => view.find(`.${name}`).textContent;
@@ -114,8 +114,8 @@ test("repeats of an earlier run do not disturb a new one", () => {
   view.receive(start("b"));
   view.receive(end());
   assert.deepEqual([view.run, view.finished, view.root.dataset.state], ["b", null, "waiting"]);
-  view.receive(line("slice", { side: "plain", rounds: [plain.prefill], done: false, source: "measured", settings_updates: [] }, "b"));
-  view.receive(line("slice", { side: "plain", rounds: plain.rounds, done: true, source: "measured", settings_updates: [] }, "c")); // its start was missed
+  view.receive(line("slice", { side: "plain", rounds: [plain.prefill], finish_reason: null, trace_source: "measured", settings_updates: [] }, "b"));
+  view.receive(line("slice", { side: "plain", rounds: plain.rounds, finish_reason: "length", trace_source: "measured", settings_updates: [] }, "c")); // its start was missed
   view.receive(end(comparison(), "b"));
   view.player.skip();
   assert.equal(view.root.dataset.state, "done");

@@ -288,7 +288,7 @@ def test_a_late_update_does_not_reach_the_next_run(worker: Worker, monkeypatch: 
             array[key] = value
 
     monkeypatch.setattr(worker, "_live_settings", Slow())
-    late = Thread(target=worker.update_settings, args=(cancelled, {"num_assistant_tokens": 9}))
+    late = Thread(target=worker.update_settings, args=(cancelled, GenerationSettings(num_assistant_tokens=9)))
     late.start()
     assert writing.wait(10)
     following = Thread(target=compare, args=(worker,))
@@ -297,5 +297,5 @@ def test_a_late_update_does_not_reach_the_next_run(worker: Worker, monkeypatch: 
     written.set()
     late.join()
     following.join()
-    worker.update_settings(cancelled, {"num_assistant_tokens": 9})
+    worker.update_settings(cancelled, GenerationSettings(num_assistant_tokens=9))
     assert all(map(math.isnan, array)), "their run is over"

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from specdemo.cli.terminal import print_figures
 from specdemo.exports import schema
-from specdemo.records import NOT_USED, Comparison, DraftCounts, Round, SettingsUpdate, WarmUp
+from specdemo.records import Comparison, DraftCounts, Round, SettingsUpdate, WarmUp
 from specdemo.results import metrics
 from specdemo.results.estimate import Speedup
 from specdemo.results.summary import Summary, expectation, headline_of, summarise, times
@@ -195,8 +195,8 @@ def test_many_rounds_without_an_accepted_proposal_cause_a_warning() -> None:
     few = compared(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
     assert sum(len(step.proposed or ()) for step in few.speculative.rounds) > 18
     assert list(find_warnings(few)) == []  # most of these proposals were never judged
-    environment = wrong.environment.model_copy(update={"openvino_genai": NOT_USED})
-    (warning,) = find_warnings(wrong.model_copy(update={"environment": environment}))
+    server = wrong.settings.model_copy(update={"engine": "server"})
+    (warning,) = find_warnings(wrong.model_copy(update={"settings": server}))
     assert warning.reason.endswith("Check which draft the server was started with.")
 
 

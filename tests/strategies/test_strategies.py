@@ -161,9 +161,6 @@ class LastToken(TextIndex):
         many = min(limit, 3)
         return Match((text[-1],) * many, (0.5,) * many)
 
-    def update_strategy(self, strategy: Strategy) -> bool:
-        return isinstance(strategy, Parrot)
-
 
 @index_of.register
 def _(strategy: Parrot) -> TextIndex:

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page
 
 from specdemo.records import Comparison
-from specdemo.results.figures import LIVE, chart
+from specdemo.results.figures import RACE_CHARTS, chart
 
 DATA = "name => document.querySelector(`.chart.${name} .js-plotly-plot`)?.data?.map(({ name, x, y }) => [name, x, y])"
 MARKS = """name => {
@@ -28,7 +28,7 @@ def drawn(page: Page, name: str, points: int | None = None) -> list[Any]:
 
 def assert_drawn(page: Page, comparison: Comparison) -> None:
     """Check that the scripts fill charts with the same numbers as Python does."""
-    for name in LIVE:
+    for name in RACE_CHARTS:
         made = chart(comparison, name)
         traces = drawn(page, name, sum(len(trace.x) for trace in made.data))
         for (named, x, y), trace in zip(traces, made.data, strict=True):

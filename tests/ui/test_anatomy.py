@@ -38,8 +38,8 @@ def test_copied_and_drafted_tokens_are_counted_apart() -> None:
     assert metrics.acceptance_by_source(plain.speculative) == {}
     assert metrics.acceptance_by_confidence(comparison.speculative) == {}  # a copy has none
     assert anatomy(comparison)[-1]["rows"] == [
-        ["drafted", "6", "67 %", "3", "50 %"],
-        ["copied", "3", "33 %", "3", "100 %"],
+        ("drafted", "6", "67 %", "3", "50 %"),
+        ("copied", "3", "33 %", "3", "100 %"),
     ]
     assert [trace.y for trace in chart(comparison, "acceptance").data if trace.name == "of them copied"] == [(3,)]
     assert from_json(to_json(comparison)) == comparison

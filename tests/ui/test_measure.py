@@ -15,8 +15,7 @@ from specdemo.experiments.rows import Result, measure
 from specdemo.racing.worker import Engines, Job
 from specdemo.records import Phase, Progress
 from specdemo.settings import GenerationSettings
-from specdemo.ui.compare import QUICK
-from specdemo.ui.controls import NAMES, start_values
+from specdemo.ui.controls import start_values
 from specdemo.ui.events import job_updates
 from specdemo.ui.measure import (
     _PROMPTS_HINT,
@@ -33,7 +32,7 @@ from tests.support.scripted import ScriptedEngine
 
 ENGINE = ScriptedEngine(wrong=(20, 30), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)
-VALUES = [*(start_values(ENGINE.pair) | {"engine": "traced"}).values()]
+VALUES = start_values(ENGINE.pair) | {"engine": "traced"}
 VISITOR: Any = SimpleNamespace(session_hash="visitor")
 
 
@@ -51,7 +50,7 @@ class Sessions:
 def measured(ticked: list[str], *, preset: str = "Compare all strategies") -> list[list[Any]]:
     """Updates of message, board, files, best setting, its button, start and stop."""
     callbacks = MeasureCallbacks(Sessions())  # type: ignore[arg-type]
-    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, *VALUES))
+    return list(callbacks.measure(VISITOR, True, ENGINE.pair, None, preset, ticked, "Say", 1, 40, 1, **VALUES))
 
 
 def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_the_best() -> None:
@@ -67,7 +66,7 @@ def test_a_measurement_says_how_long_it_takes_shows_what_it_measures_and_offers_
 
 @pytest.mark.parametrize("preset", [preset.title for name, preset in PRESETS.items() if name != "measure"])
 def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None:
-    update = variant_choices(preset, ENGINE.pair, *VALUES)
+    update = variant_choices(preset, ENGINE.pair, **VALUES)
     assert update["value"] == update["choices"]
     *_, last = measured(update["value"][:2], preset=preset)
     assert last[2]["visible"]
@@ -75,8 +74,7 @@ def test_every_choice_offers_its_variants_and_measures_them(preset: str) -> None
 
 def test_an_impossible_measurement_is_refused_with_a_reason() -> None:
     assert "Choose at least one variant" in measured([])[0][0]
-    values = [-1 if name == "num_assistant_tokens" else value for name, value in zip(NAMES, VALUES, strict=True)]
-    refused = variant_choices("Find the fastest setting", ENGINE.pair, *values)
+    refused = variant_choices("Find the fastest setting", ENGINE.pair, **VALUES | {"num_assistant_tokens": -1})
     assert (refused["choices"], "Lookahead" in refused["info"]) == ([], True)
 
 
@@ -110,9 +108,9 @@ def test_the_search_uses_the_current_prompt_and_the_loaded_pair() -> None:
     sessions = Sessions()
     pair = ENGINE.pair
     chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
-    values = start_values(chat).values()
+    values = start_values(chat)
     callbacks = MeasureCallbacks(sessions)  # type: ignore[arg-type]
-    first, *_, last = callbacks.find(VISITOR, True, chat, "What one sees", QUICK, *values)
+    first, *_, last = callbacks.find(VISITOR, True, chat, "What one sees", "30 seconds", **values)
     assert "30 s with loading" in first[0]
     assert json.loads(last[1])[0]["title"].startswith(("Set: ", "Kept: "))
     (job,) = sessions.jobs

@@ -53,12 +53,12 @@ def test_an_empty_prompt_removes_the_earlier_run() -> None:
     worker.compare.assert_not_called()
 
 
-def test_an_engine_is_prepared_in_advance_and_failures_are_left_to_the_run() -> None:
+def test_an_engine_is_loaded_in_advance_and_failures_are_left_to_the_run() -> None:
     worker, settings = mock.Mock(), GenerationSettings(num_assistant_tokens=3)
     worker.run_idle.side_effect = lambda job: failing(LoadError("OpenVINO cannot load it; export it again."))
     sessions = Sessions(worker)
     for load in (True, False):
-        sessions.prepare(bundled_pair(), settings, load=load)
+        sessions.preload(bundled_pair(), settings, load=load)
     job = Preload("genai", bundled_pair(), settings)
     first, second = (call.args[0] for call in worker.run_idle.call_args_list)
     assert first == second.keywords["job"] == job
@@ -80,10 +80,10 @@ def test_a_message_without_an_answer_leaves_the_chat_unchanged() -> None:
     sessions.run.return_value = [Update(None, "Refused."), Update(None, "Stopped.")]
     pair = bundled_pair()
     chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
-    values = start_values(chat).values()
+    values = start_values(chat)
 
     def outputs(*, continue_chat: bool = True) -> list[Any]:
-        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before, last), continue_chat, "c", *values)
+        said = CompareCallbacks(sessions).run(mock.Mock(), True, chat, (before, last), continue_chat, "c", **values)
         return [[value for value in news[2:4] if value != gr.skip()] for news in said]
 
     assert outputs() == [[], []]

@@ -12,9 +12,11 @@ from specdemo.errors import SettingsError
 from specdemo.models.catalogue import Defaults, bundled_pair, bundled_prompts, find, pair_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Suffix
 from specdemo.ui.compare import CompareCallbacks, api_description
 from specdemo.ui.controls import (
     NAMES,
+    appearance,
     control,
     settings_from,
     settings_from_link,
@@ -22,8 +24,8 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
-from specdemo.ui.page import StartValues, prompt_for, restore
-from specdemo.ui.registry import PAIR_NAMES, Registry
+from specdemo.ui.page import prompt_for, restore
+from specdemo.ui.registry import Registry, values_of
 from specdemo.ui.session import Sessions, Visitors
 
 PAIR = bundled_pair()
@@ -46,8 +48,18 @@ def test_settings_that_genai_lacks_are_not_offered() -> None:
     assert visibility(PAIR, "traced", "model", "constant")["kv_cache"]
     _, _, policy, *_ = show_valid(PAIR, "genai", "model", "auto")
     assert (policy["value"], policy["elem_classes"]) == ("constant", ["no-auto", "no-server"])
+    engine, _, policy, *_, message = show_valid(PAIR, "server", "suffix", "constant")
+    assert (engine["value"], engine["elem_classes"], "Prompt lookup" in message) == ("genai", ["no-server"], False)
     values = START | {"kv_cache": "off"}
     assert settings_from(PAIR, values) == GenerationSettings()
+
+
+def test_a_hidden_policy_keeps_its_value_and_does_not_hide_what_is_live() -> None:
+    names = appearance(PAIR, "traced", "suffix", "confidence")
+    updates = dict(zip(names, show_valid(PAIR, "traced", "suffix", "constant"), strict=False))
+    assert updates["assistant_confidence_threshold"]["elem_classes"] == ["live"]
+    assert (updates["policy"]["visible"], "value" in updates["policy"]) == (False, False)
+    assert settings_from(PAIR, START | {"engine": "traced", "drafter": "suffix"}).strategy == Suffix(0.4, 20)
 
 
 def test_reading_the_controls_opens_no_file() -> None:
@@ -69,30 +81,23 @@ def test_a_link_carries_settings() -> None:
     assert "choose the traced engine" in str(wrong)
 
 
-def restored(saved: str) -> tuple[StartValues, dict[str, Any]]:
-    """Return the changed controls, too."""
-    start = restore(REGISTRY, saved, start_values(REGISTRY.default))
-    changed = {name: value for name, value in zip(NAMES, start.controls, strict=True) if value != gr.skip()}
-    return start, changed
+def restored(saved: str, registry: Registry = REGISTRY) -> dict[str, Any]:
+    return restore(registry, saved, start_values(registry.default))
 
 
 def test_an_invalid_stored_value_is_a_message_and_an_empty_store_changes_nothing() -> None:
-    start, changed = restored('{"prompt": "Say", "top_k": "7", "seed": "none"}')
-    assert "Seed (seed) should be a valid integer" in start.message
-    assert (start.prompt, changed) == ("Say", {"top_k": 7})
-    for nothing in ("{}", "not JSON"):
-        start, changed = restored(nothing)
-        assert changed == {}
-        assert (start.prompt, start.message, start.pair, start.header) == (gr.skip(),) * 4
+    changed = restored('{"prompt": "Say", "top_k": "7", "seed": "none"}')
+    assert "Seed (seed) should be a valid integer" in changed.pop("message")
+    assert changed == {"prompt": "Say", "top_k": 7}
+    assert restored("{}") == restored("not JSON") == {}
 
 
 def test_stored_values_are_restored() -> None:
-    start, changed = restored('{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}')
-    assert (start.prompt, start.message) == ("Say", gr.skip())
-    assert changed == {"top_k": 7, "drafter": "lookup"}
-    assert (start.pair.target, start.pair.draft, start.pair.runtime.cache_size) == (PAIR.target, None, 2)
-    assert "no draft" in start.header
-    assert dict(zip(PAIR_NAMES, start.pair_controls, strict=True))["draft"] == ""
+    changed = restored('{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}')
+    pair, header = changed.pop("pair"), changed.pop("header")
+    assert changed == {"prompt": "Say", "top_k": 7, "drafter": "lookup", **values_of(pair)}
+    assert (pair.target, pair.draft, pair.runtime.cache_size) == (PAIR.target, None, 2)
+    assert ("no draft" in header, changed["draft"]) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -103,18 +108,18 @@ def test_stored_values_are_restored() -> None:
     ],
 )
 def test_an_unusable_pair_is_a_message(saved: str, reason: str) -> None:
-    start, _ = restored(saved)
-    assert "The link&#39;s pair cannot be used." in start.message
-    assert reason in start.message
-    assert start.pair == gr.skip()
+    (name, message), *others = restored(saved).items()
+    assert (name, others) == ("message", [])
+    assert "The link&#39;s pair cannot be used." in message
+    assert reason in message
 
 
 def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None:
     runtime = PAIR.runtime.model_copy(update={"device": "MULTI:CPU(2)"})
     registry = Registry(PAIR.model_copy(update={"runtime": runtime}), Visitors())
     assert next(iter(registry.devices())) == "MULTI:CPU(2)"
-    start = restore(registry, '{"cache_size": "2", "draft_device": "CPU"}', start_values(registry.default))
-    assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
+    changed = restored('{"cache_size": "2", "draft_device": "CPU"}', registry)
+    assert ("message" in changed, changed["pair"].runtime.device) == (False, "MULTI:CPU(2)")
 
 
 def test_a_new_pair_replaces_an_example_of_the_other_kind_but_no_typed_prompt() -> None:

@@ -32,7 +32,6 @@ from specdemo.engines.server.protocol import Dialect, Reader
 from specdemo.errors import ServerError, UsageError
 from specdemo.models.checks import check_strategy
 from specdemo.records import (
-    NOT_USED,
     SIDES,
     Costs,
     DraftCounts,
@@ -120,7 +119,7 @@ def _key_variable(servers: Servers, side: Side) -> str:
 def _environment(dialects: list[Dialect]) -> Environment:
     names = list(dict.fromkeys(dialect.version() for dialect in dialects))
     reported = {"device": " and ".join(names), "draft_device": names[-1], "python": platform.python_version()}
-    unused = dict.fromkeys(("openvino", "openvino_genai", "openvino_tokenizers"), NOT_USED)
+    unused = dict.fromkeys(("openvino", "openvino_genai", "openvino_tokenizers"), "not used")
     unknown = dict.fromkeys(("inference_precision", "kv_cache_precision"), "unknown")
     return Environment(specdemo=__version__, threads=None, **reported, **unused, **unknown)
 

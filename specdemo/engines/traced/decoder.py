@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from specdemo.decoding.indexes import TextIndex
+from specdemo.decoding.lookahead import LookaheadPolicy
 from specdemo.decoding.round import Committed, Drafter, ModelSequence, Proposal, distributions, rounds
 from specdemo.decoding.sampling import Probabilities, Uniform, entropy, likeliest_tokens
 from specdemo.engines.base import Decoder, Prefilling
@@ -27,7 +29,6 @@ from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]  # for a text, with a capacity in tokens
 OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
-UpdateStrategy = Callable[[Strategy], bool]
 
 
 class TracedDecoder(Decoder):
@@ -38,12 +39,14 @@ class TracedDecoder(Decoder):
         target: OpenTarget,
         drafter: OpenDrafter | None,
         reset: Callable[[], None] = lambda: None,
-        update_strategy: UpdateStrategy = lambda strategy: False,
+        live: LookaheadPolicy | TextIndex | None = None,
     ) -> None:
-        """Create a decoder. It calls `reset` after a failure, which may leave the caches inconsistent."""
+        """Create a decoder. It calls `reset` after a failure, which may leave the caches inconsistent. `live`: what
+        follows a changed strategy.
+        """
         self._request, self._tokenizer = request, tokenizer
         self._open_target, self._open_drafter = target, drafter
-        self._reset, self._update_strategy = reset, update_strategy
+        self._reset, self._live = reset, live
         self._text: list[int] = []
 
     def rounds(self) -> Generator[Prefilling | Round]:
@@ -62,7 +65,10 @@ class TracedDecoder(Decoder):
                 yield self._described(step) if isinstance(step, Committed) else Prefilling(step, len(prompt))
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        return self._update_strategy(strategy)
+        if self._live is None or type(strategy) is not type(self._request.strategy):
+            return False
+        self._live.strategy = strategy
+        return True
 
     @contextmanager
     def _resetting(self) -> Iterator[None]:

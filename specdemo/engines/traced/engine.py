@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from specdemo.decoding.indexes import CopyIndex, index_of
-from specdemo.decoding.lookahead import CombinedPolicy, Estimates, policy_for
+from specdemo.capabilities import ENGINES
+from specdemo.decoding.indexes import CopyIndex, TextIndex, index_of
+from specdemo.decoding.lookahead import CombinedPolicy, Estimates, LookaheadPolicy, policy_for
 from specdemo.decoding.round import Drafter, ModelSequence
 from specdemo.decoding.sampling import Uniform, distribution
 from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
@@ -25,7 +26,7 @@ from specdemo.engines.language_model import (
 )
 from specdemo.engines.sequences import CachedSequence, Layout
 from specdemo.engines.text import Tokenizer
-from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder, UpdateStrategy
+from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import (
     LONGEST_PASS,
     CombinedDrafter,
@@ -86,7 +87,7 @@ class TracedEngine(Engine):
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         check_strategy(self.pair, self.name, request.strategy, request.sampling)
         plain = isinstance(request.strategy, Plain)
-        drafter, update = (None, lambda _: False) if plain else self._drafter(request, costs)
+        drafter, policy = (None, None) if plain else self._drafter(request, costs)
         if self.thoroughness.fixed_lengths and request.kv_cache:
             self._compile_passes(request.strategy)
         return TracedDecoder(
@@ -95,7 +96,7 @@ class TracedEngine(Engine):
             partial(self._sequence, "plain" if plain else "speculative", kv_cache=request.kv_cache),
             drafter,
             self._sequences.clear,
-            update,
+            None if plain or request.strategy.name not in ENGINES[self.name].live else policy,
         )
 
     def _compile_passes(self, strategy: Strategy) -> None:
@@ -148,11 +149,11 @@ class TracedEngine(Engine):
             return sequences[-1]
         return max(sequences, key=lambda sequence: sequence.common_prefix(text))
 
-    def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, UpdateStrategy]:
+    def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, LookaheadPolicy | TextIndex]:
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
         if not strategy.drafter.model:
             index = index_of(strategy)
-            return (lambda *_: TextDrafter(index, vocabulary)), index.update_strategy
+            return (lambda *_: TextDrafter(index, vocabulary)), index
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         # when sampling, every run starts from the same estimates, so that a seed reproduces it
         learns = strategy.needs_costs and not request.sampling.do_sample
@@ -176,7 +177,7 @@ class TracedEngine(Engine):
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
 
-        return open_drafter, policy.update_strategy
+        return open_drafter, policy
 
 
 def _fixed_lengths(strategy: Strategy) -> Sequence[int]:
