@@ -64,23 +64,12 @@ class _Files(LoadFileScheduling):  # type: ignore[misc]  # which has no types
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+def process(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Prepare this process and those that it starts."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def threads() -> None:
+    os.environ[PAIR_VARIABLE] = "story-pair"
     # test processes share the cores: with two threads each they would wait, and pinned threads share one core
     os.environ[PROPERTIES_VARIABLE] = "INFERENCE_NUM_THREADS=1 ENABLE_CPU_PINNING=NO"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def default_pair() -> None:
-    os.environ[PAIR_VARIABLE] = "story-pair"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs and their processes ignore Ctrl+C
 
 
@@ -199,12 +188,12 @@ def visit(browser: "BrowserContext", app: "App", request: pytest.FixtureRequest)
     def foreign(url: str) -> bool:
         return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(app.url)
 
-    def open_page(path: str = "/", width: int = 1440) -> "Page":
+    def open_page(path: str = "/", width: int = 1440, height: int = 1000) -> "Page":
         page = browser.new_page()
         pages.append(page)
         watch(page)
         page.set_default_timeout(WAIT)
-        page.set_viewport_size({"width": width, "height": 1000})
+        page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme="light")
         page.on("console", lambda message: complaints.append(message.text) if is_fault(message) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -1,7 +1,7 @@
 """Races of a target with several drafts, engines and lookaheads, and llama.cpp beside them, in turns.
 
     python -m tests.benchmarks.speedup [--target NAME] [--drafts NAME … lookup] [--engines traced genai]
-        [--lookaheads 1 2 3] [--weights exact|int4|int8] [--prompts FILE.jsonl] [--limit 12] [--tokens 128]
+        [--lookaheads 1 2 3] [--prompts FILE.jsonl] [--limit 12] [--tokens 128]
 
 Every prompt is raced once with every combination, in random order, so that drift favours none. Prints speedups (plain
 seconds / speculative seconds per token, prefill excluded) and milliseconds per token of both sides. If the target is
@@ -10,15 +10,12 @@ a GGUF file, llama.cpp's server also decodes these prompts plainly, by its own c
 
 import argparse
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import geometric_mean, median, quantiles
-from typing import Any, get_args
+from typing import Any
 
 import httpx
 
@@ -30,7 +27,7 @@ from specdemo.models.library import resolve
 from specdemo.racing.race import race
 from specdemo.records import Comparison
 from specdemo.results import metrics
-from specdemo.settings import Weights
+from tests.support.llama import started
 
 _SHORT = 600  # characters: answers of 128 tokens then take most of a race
 
@@ -41,15 +38,13 @@ def main() -> None:
     parser.add_argument("--drafts", nargs="+", default=["smollm2-draft", "smollm2-head"])
     parser.add_argument("--engines", nargs="+", default=["traced", "genai"])
     parser.add_argument("--lookaheads", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--weights", choices=get_args(Weights), default="auto", help="of a GGUF target")
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--limit", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    random = Random(options.seed)
+    random = Random(0)
     target = resolve(options.target) if options.target else default_pair().target
-    runtime = default_runtime(target).model_copy(update={"weights": options.weights})
+    runtime = default_runtime(target)
     drafts = {name: None if name == "lookup" else resolve(name) for name in options.drafts}
     pairs = {name: pair_of(target, draft, runtime=runtime) for name, draft in drafts.items()}
     for pair in pairs.values():
@@ -66,7 +61,9 @@ def main() -> None:
         plans = [*product(options.engines, options.drafts, options.lookaheads)]
         turns: list[tuple[str, str, int] | None] = [*plans]
         if target.path is not None and target.path.suffix == ".gguf":
-            client = stack.enter_context(llama_cpp(target.path, runtime.inference_num_threads or os.cpu_count() or 1))
+            threads = runtime.inference_num_threads or os.cpu_count() or 1
+            url = stack.enter_context(started(target.path, threads=threads))
+            client = stack.enter_context(httpx.Client(base_url=url, timeout=120))
             seconds_of(client, prompts[0], options.tokens)  # warms it up
             turns.append(None)
         raced: dict[tuple[str, str, int], list[Comparison]] = {plan: [] for plan in plans}
@@ -92,19 +89,6 @@ def main() -> None:
         print(f"| {engine}, {name}, lookahead {lookahead} | {row(some, theirs)} |")
     if theirs:
         print(f"| llama.cpp | | | | | {median(theirs.values()) * 1e3:.1f} | 1.00 | | |")
-
-
-@contextmanager
-def llama_cpp(model: Path, threads: int) -> Iterator[httpx.Client]:
-    command = [sys.executable, "-m", "tests.support.llama", str(model), "", str(threads)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as server:
-        assert server.stdout is not None
-        try:
-            with httpx.Client(base_url=server.stdout.readline().strip(), timeout=120) as client:
-                yield client
-        finally:
-            server.kill()
 
 
 def seconds_of(client: httpx.Client, prompt: str, tokens: int) -> float:

@@ -13,12 +13,11 @@ from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair
 from specdemo.cli.terminal import progress
 from specdemo.exports import schema
-from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE, default_pair
+from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE
 from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
 from tests.support.scripted import ScriptedEngine
-from tests.support.step_costs import remember_costs
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -38,7 +37,6 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     command = [sys.executable, "-W", "error", "-m", "tests.support.hurried", "compare", PROMPTS[0], *options.split()]
     variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", PAIR_VARIABLE: "story-pair"}
     variables |= {name: os.environ[name] for name in ("XDG_CACHE_HOME", PROPERTIES_VARIABLE)}
-    remember_costs(default_pair())
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)

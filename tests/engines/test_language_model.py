@@ -66,9 +66,7 @@ def test_passes_of_fixed_length_give_identical_results(layout: Layout) -> None:
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_a_layout_is_used_if_longer_passes_agree_with_plain_steps_to_the_bit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_layout_is_used_if_longer_passes_agree_with_plain_steps_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED, layouts=LAYOUTS)
     assert chosen.layout in ("empty_sequence", "second_token", None)
     if chosen.layout is not None:  # true on every processor so far; longer texts and other lengths than in the trial

@@ -1,7 +1,7 @@
 """Speculative sampling keeps the target's distribution: by exact enumeration, and in draws on the bundled pair."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from math import lcm
 from typing import Any
@@ -57,27 +57,22 @@ def test_a_round_commits_exactly_the_targets_distribution(target: tuple[int, ...
 
 
 def too_lenient(
-    proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
+    proposed: list[int], drafts: list[Probabilities], targets: Iterable[Probabilities], random: Uniform
 ) -> tuple[int, int]:
     """Accept tokens with twice the probability."""
-    remaining = iter(targets)
-    for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
-        p = next(remaining)
-        if random.random() * q[token] >= 2 * p[token]:
-            return index, draw(np.maximum(p - q, 0), random.random())
-    return len(proposed), draw(next(remaining), random.random())
+    return rejection_sample(proposed, [q / 2 for q in drafts], targets, random)
 
 
 def redraws_from_p(
-    proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
+    proposed: list[int], drafts: list[Probabilities], targets: Iterable[Probabilities], random: Uniform
 ) -> tuple[int, int]:
     """The likeliest mistake: replace a rejected token by a draw from p instead of max(p − q, 0)."""
-    remaining = iter(targets)
-    for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
-        p = next(remaining)
-        if random.random() * q[token] >= p[token]:
-            return index, next(other for other in (draw(p, random.random()), 0, 1, 2) if other != token)
-    return len(proposed), draw(next(remaining), random.random())
+    known = list(targets)
+    accepted, token = rejection_sample(proposed, drafts, known, random)
+    if accepted < len(proposed):
+        drawn = draw(known[accepted], random.random()), 0, 1, 2
+        token = next(other for other in drawn if other != proposed[accepted])
+    return accepted, token
 
 
 class Scripted:

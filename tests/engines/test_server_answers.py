@@ -228,7 +228,7 @@ def test_an_option_that_a_server_refuses_is_left_out(option: str, *, streamed: b
 def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
     def slowly() -> Iterator[Any]:
         for event in EVENTS:
-            sleep(0.3)
+            sleep(0.2)
             yield event
 
     def answer(path: str, body: dict[str, Any]) -> Answer | None:
@@ -236,7 +236,7 @@ def test_a_retry_without_a_refused_option_has_its_own_silence_limit() -> None:
             return Answer({"error": "stream_options"}, 400)
         return {**answers(), CHAT: Answer(stream=slowly())}.get(path)
 
-    with engine_of(None, answer, silence_seconds=1.5, kind="openai") as engine:
+    with engine_of(None, answer, silence_seconds=1.0, kind="openai") as engine:
         assert answered(engine).text == TEXT
 
 

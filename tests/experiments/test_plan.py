@@ -1,12 +1,22 @@
+"""Plans, and their rows on the scripted engine with simulated clocks: time limits and batches."""
+
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from specdemo.errors import SettingsError
+from specdemo.capabilities import EngineName
+from specdemo.engines.base import Batch
+from specdemo.errors import PromptError, RunError, SettingsError
 from specdemo.experiments.plan import MAX_VARIANTS, PRESETS, Axes, Plan, available, grid
 from specdemo.experiments.prompts import Task
-from specdemo.records import ModelPair
+from specdemo.experiments.report import build_report
+from specdemo.experiments.rows import Latency, Result, measure, points
+from specdemo.racing.costs import measure_costs
+from specdemo.records import ModelPair, Request
+from specdemo.results.metrics import expected_speedups
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Plain, Strategy
 from tests.support.scripted import ScriptedEngine
 
 PAIR = ScriptedEngine().pair
@@ -14,6 +24,8 @@ SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=6
 GENAI = SETTINGS.model_copy(update={"engine": "genai"})
 TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
 HEAD = PAIR.model_copy(update={"draft": PAIR.target.model_copy(update={"head": "eagle3"})})
+GRID = grid(PAIR, SETTINGS, Axes(lookaheads=(1, 4, 8)))
+STRATEGIES = ("genai constant", "traced constant", "traced auto")
 
 
 def names(settings: GenerationSettings = SETTINGS, pair: ModelPair = PAIR, **axes: Any) -> list[str]:
@@ -76,10 +88,6 @@ def test_impossible_plans_are_refused(settings: GenerationSettings, axes: dict[s
         names(settings, **axes)
 
 
-def plan(**options: Any) -> Plan:
-    return Plan(PAIR, TASKS, SETTINGS, grid(PAIR, SETTINGS, Axes(lookaheads=(1, 2, 3))), **options)
-
-
 def test_drafters_and_engines_have_stages_of_their_own_that_share_the_time() -> None:
     variants = grid(
         PAIR, SETTINGS, Axes(strategies=("traced constant", "traced lookup", "genai constant", "traced auto"))
@@ -115,3 +123,160 @@ def test_every_preset_is_a_plan_whose_total_counts_its_rows(preset: str) -> None
 def test_minutes_and_repeats_have_limits(options: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="are from"):
         plan(**options)
+
+
+def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    return ScriptedEngine(wrong=(7, 20), extra=0.002 if name == "genai" else 0.001)
+
+
+def plan(**options: Any) -> Plan:
+    return Plan(PAIR, TASKS, SETTINGS, options.pop("variants", GRID), **options)
+
+
+def finished(made: Plan, load: Callable[..., Any] = load, **options: Any) -> Result:
+    *_, last = measure(made, load, **options)
+    return last.result
+
+
+def test_every_variant_runs_on_every_prompt_in_every_repeat() -> None:
+    states = list(measure(plan(variants=grid(PAIR, SETTINGS, Axes(strategies=STRATEGIES))), load))
+    result = states[-1].result
+    assert {(row.variant, row.prompt, row.repeat) for row in result.rows} == {
+        (name, task.name, repeat) for name in STRATEGIES for task in TASKS for repeat in range(3)
+    }
+    assert (states[-1].done, states[-1].total, states[-1].seconds_left) == (36, 36, 0)
+    assert set(result.engines) == {"genai", "traced"}
+    assert all(row.trial is not None and row.trial.identical for row in result.rows)
+    assert Result.model_validate_json(result.model_dump_json()) == result
+
+
+def test_speedups_are_those_of_the_script() -> None:
+    engine = ScriptedEngine(draft=0.0005, extra=0.0002)  # always right
+    found = points(finished(plan(repeats=1), lambda *_: engine))
+    costs = measure_costs(engine)
+    assert costs is not None
+    expected = expected_speedups(costs, 1.0)
+    for point, lookahead in zip(found, (1, 4, 8), strict=True):
+        assert point.speedup.ratio == pytest.approx(expected[lookahead - 1], rel=0.05)
+
+
+def test_an_engine_loaded_beforehand_stays_loaded() -> None:
+    engine = ScriptedEngine()
+    engine.close = lambda: pytest.fail("it belongs to somebody else")  # type: ignore[method-assign]
+    *_, last = measure(plan(), lambda *_: engine, keep=True)
+    assert last.result.complete
+    assert engine.requests == 0
+
+
+def test_each_precision_is_loaded_in_turn_and_closed() -> None:
+    events: list[str] = []
+
+    class Engine(ScriptedEngine):
+        def close(self) -> None:
+            events.append("closed")
+
+    def loads(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+        events.append(name)
+        return Engine()
+
+    finished(
+        plan(variants=grid(PAIR, SETTINGS, Axes(strategies=("traced constant", "genai constant"))), repeats=1), loads
+    )
+    assert events == ["traced", "closed", "genai", "closed"]
+
+
+def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**6))  # each reading advances it by a second, so the time limit ends after the first run
+    monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: next(clock))
+    *_, last = measure(plan(minutes=0.01, repeats=12), load)
+    result = last.result
+    assert len(result.rows) == 1
+    assert last.limit == pytest.approx(0.6)
+    assert result.complete, "the time is over, and nothing is missing"
+    (note,) = (
+        note for note in build_report(result).notes if note.startswith("Not reached within the time: lookahead ")
+    )
+    assert note.count("lookahead") == len(GRID) - 1
+    together = PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (1, 2)}, minutes=0.01)
+    assert len(finished(together).rows) == 1
+
+
+def test_runs_are_shortened_until_every_setting_is_tried_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.experiments.rows.perf_counter", lambda: 10.0)
+    whole, half, least = (
+        [*measure(plan(minutes=(10 + seconds) / 60, repeats=1), lambda *_: ScriptedEngine(), began=0.0)][-2]
+        for seconds in (len(GRID) * 2 * 2 * 0.67, len(GRID) * 2 * 2 * 0.35, 0.01)
+    )
+    assert whole.doing == f"measuring {len(GRID)} settings, each about 2 times, at most 61 tokens a run"
+    assert half.result.settings.max_new_tokens == pytest.approx(30, abs=2)
+    assert {row.variant for row in half.result.rows} == {*GRID}
+    assert all(row.trial is not None and row.trial.tokens < 33 for row in half.result.rows)
+    assert least.doing.endswith("most of them once, at most 8 tokens a run")
+
+
+def test_impossible_runs_are_left_out_with_the_reason_and_none_at_all_is_an_error() -> None:
+    def refuse(engine: ScriptedEngine, request: Request) -> None:
+        if "2" in request.prompt:
+            raise PromptError("The prompt is too long.")
+
+    picky = ScriptedEngine(on_request=refuse)
+    result = finished(plan(repeats=1), lambda *_: picky)
+    assert {row.prompt: row.problem for row in result.rows}["tales 2"] == "The prompt is too long."
+    assert sum(row.trial is None for row in result.rows) == 6
+    hopeless = Plan(**vars(plan()) | {"tasks": TASKS[1:2]})
+    with pytest.raises(RunError, match="The prompt is too long"):
+        finished(hopeless, lambda *_: picky)
+
+
+def test_later_turns_of_a_chat_follow_the_targets_own_answers() -> None:
+    requests = list[Request]()
+    engine = ScriptedEngine(on_request=lambda _, request: requests.append(request))
+    later = Task(name="2", task="chat", prompt="And then?", before=("Tell me.",))
+    finished(Plan(**vars(plan(repeats=2)) | {"tasks": [later]}), lambda *_: engine)
+    later_requests = [request for request in requests if request.prompt == "And then?"]
+    assert later_requests
+    assert {request.history[0].prompt for request in later_requests} == {"Tell me."}
+    assert all(request.history[0].answer for request in later_requests)
+    assert sum(request.prompt == "Tell me." for request in requests) == 1, "it is answered once"
+
+
+def test_several_requests_at_once_gain_less_and_are_compared_with_plain_ones_of_the_same_concurrency() -> None:
+    plan = PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (1, 16)}, repeats=2)
+    one, many = points(finished(plan))
+    assert one.speedup.ratio > many.speedup.ratio
+    assert one.outputs == many.outputs == "outputs identical"
+    assert many.tokens_per_second > one.tokens_per_second
+    assert many.ttft is not None
+    assert one.ttft is not None
+    assert many.ttft[0].mean > one.ttft[0].mean, "they wait for each other's prefill"
+    assert one.tpot is not None
+    assert one.tpot[1].mean < one.tpot[0].mean
+    assert one.mean_acceptance_length == pytest.approx(many.mean_acceptance_length, rel=0.1)
+
+
+def test_every_second_repeat_reverses_the_blocks() -> None:
+    """So that drift favours neither side."""
+    plain: list[bool] = []
+
+    class Watched(ScriptedEngine):
+        def batch(self, strategy: Strategy) -> Batch:
+            plain.append(isinstance(strategy, Plain))
+            return super().batch(strategy)
+
+    finished(PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (2,)}, repeats=3), lambda *_: Watched())
+    warm_and_measured = [kind for block in (False, True, True, False, False, True) for kind in (block, block)]
+    assert plain == warm_and_measured
+
+
+def test_percentiles_are_those_of_all_requests_of_all_repeats() -> None:
+    result = finished(PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (2,)}, repeats=2))
+    slow, fast = tuple(float(n) for n in range(51)), tuple(float(n) for n in range(51, 101))
+    rows = [
+        row.model_copy(update={"ttft": (part, (1.0, 3.0)), "tpot": (part, part)})
+        for row, part in zip(result.rows, (slow, fast), strict=True)
+    ]
+    (point,) = points(result.model_copy(update={"rows": tuple(rows)}))
+    assert point.ttft == (Latency(mean=50, p50=50, p95=95, p99=99), Latency(mean=2, p50=2, p95=3, p99=3))
+    *_, table = build_report(result).tables
+    assert [row[:2] for row in table.rows] == [["concurrency 2", "plain"], ["concurrency 2", "speculative"]]
+    assert table.columns[2:6] == ["TTFT mean", "TTFT P50", "TTFT P95", "TTFT P99"]

@@ -1,21 +1,16 @@
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import PairError
 from specdemo.models import checks
 from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair
 from specdemo.models.checks import check_pair, check_vocabularies, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder
-from specdemo.racing.race import run_alone
-from specdemo.records import Model, Request
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.records import Model
 from specdemo.ui.parts import report_html
-from tests.support import BRIEF
-from tests.support.folders import FIXTURES, pair_from_folders
+from tests.support.folders import FIXTURES
 
 
 @pytest.fixture
@@ -43,17 +38,6 @@ def test_genai_refuses_a_draft_with_other_special_tokens(
     report = check_pair(target, inspect_folder(folder))
     assert {engine.engine: engine.can_run for engine in report.engines} == {"genai": False, "traced": True}
     assert f"only if its {name} token is the target's, but these are {value or -1} and 0" in (report.reason or "")
-
-
-@pytest.mark.openvino
-def test_a_draft_with_infinite_numbers_in_its_configuration_runs_in_the_traced_engine(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace("{", '{"time_step_limit": [0.0, Infinity],', 1))
-    pair = pair_from_folders(BUNDLED / "target", folder, RuntimeSettings(precision="f32"))
-    request = Request.of("Once upon a time", GenerationSettings(engine="traced", max_new_tokens=8))
-    with closing(TracedEngine(pair, thoroughness=BRIEF)) as engine:
-        assert run_alone(engine.decoder(request)).token_ids == run_alone(engine.decoder(request.plain)).token_ids
 
 
 def test_a_large_pair_gets_a_warning_and_a_lone_target_advice_on_drafts(

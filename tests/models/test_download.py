@@ -14,7 +14,7 @@ from specdemo.models.hub import download
 from specdemo.models.library import find_model, library
 from specdemo.records import Progress
 from tests.support import mutants
-from tests.support.hub import Hub
+from tests.support.hub import Hub, hub_of
 
 NAME, FILES = "tiny/story", "tiny/files"
 WEIGHTS = "openvino_model.bin"
@@ -29,7 +29,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     files.mkdir()
     (files / "good.gguf").write_bytes(mutants.header())
     (files / "bad.gguf").write_bytes(mutants.SEEDS["split.count is a text"])
-    with Hub({NAME: folder, FILES: files}) as hub:
+    with hub_of({NAME: folder, FILES: files}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
 

@@ -153,9 +153,8 @@ def test_a_failure_of_the_conversion_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.openvino
 @pytest.mark.parametrize(("family", "engine"), [("llama", "genai"), ("qwen2", "traced"), ("qwen3", "genai")])
 def test_every_family_is_compared(
-    family: str, engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    family: str, engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("specdemo.racing.trials.known_costs", lambda *_, **__: None)  # measuring takes seconds
     file = gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0")
     options = ["--drafter", "lookup", "--engine", engine, "--max-new-tokens", "8", "--ignore-eos", "--json", "-"]
     assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0

@@ -10,7 +10,7 @@ from specdemo.models.catalogue import BUNDLED, catalogue
 from specdemo.settings import WeightsForm
 from tests.support import gguf_files
 from tests.support.folders import FIXTURES
-from tests.support.hub import Hub
+from tests.support.hub import Hub, hub_of
 
 FORMS: tuple[WeightsForm, ...] = ("exact", "int4", "int8")
 
@@ -23,7 +23,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     draft = "OpenVINO/Llama-3.1-8B-Instruct-FastDraft-150M-int8-ov"
-    with Hub({draft: FIXTURES / "llama" / "draft"}) as hub:
+    with hub_of({draft: FIXTURES / "llama" / "draft"}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
 

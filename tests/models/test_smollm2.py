@@ -6,14 +6,7 @@ import pytest
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.models.catalogue import (
-    PAIR_VARIABLE,
-    changed_settings,
-    default_pair,
-    find,
-    local_folder,
-    pair_settings,
-)
+from specdemo.models.catalogue import PAIR_VARIABLE, changed_settings, default_pair, find, local_folder, pair_settings
 from specdemo.models.converted import convert_pair, traced_runtime
 from specdemo.models.devices import multiplies_int8
 from specdemo.records import ModelPair

@@ -52,6 +52,7 @@ def test_costs_cut_short_by_a_shorter_limit_are_not_kept(load: list[float], monk
     short = measure_costs(engine(), seconds=share / 1e6)
     assert short is not None
     assert len(short.verify) < 16
+    assert measure_costs(engine(), seconds=0) is None
     assert load_costs("traced", engine().pair) is None
 
 

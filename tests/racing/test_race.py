@@ -1,3 +1,5 @@
+"""Races of scripted engines, and trials, which repeat them."""
+
 from collections.abc import Callable, Generator
 from functools import partial
 
@@ -5,16 +7,21 @@ import pytest
 
 from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.costs import LONG_LOOKAHEADS, measure_costs
 from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
-from specdemo.racing.trials import repeats
+from specdemo.racing.trials import refined, repeats, trials
 from specdemo.records import Comparison, Request, Round, Slice
+from specdemo.results.estimate import of_comparison
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Plain
 from specdemo.ui.feed import end_event
+from tests.support.failing import failing_engine
+from tests.support.machines import ratio_of_seconds
+from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
+SHORT = GenerationSettings(ignore_eos=True, max_new_tokens=41)
 
 
 def laps(progress: list[RaceEvent]) -> list[Slice]:
@@ -56,14 +63,8 @@ def test_a_lookahead_changed_during_a_run_counts_from_the_next_round() -> None:
     assert [update for lap in laps(progress) for update in lap.settings_updates] == [first, second]
     assert schema.from_json(schema.to_json(comparison)).settings_updates == comparison.settings_updates
     assert list(repeats(ScriptedEngine(), comparison)) == []
-    *_, still = race(
-        ScriptedEngine(),
-        "Say",
-        LONG,
-        live_settings=lambda: {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.9},
-    )
-    assert isinstance(still, Comparison)
-    assert still.settings_updates == ()
+    same: LiveSettings = {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.9}
+    assert raced(ScriptedEngine(), "Say", LONG, live_settings=lambda: same).settings_updates == ()
 
 
 def test_sequential_runs_one_side_after_the_other() -> None:
@@ -75,8 +76,7 @@ def test_sequential_runs_one_side_after_the_other() -> None:
 
 def test_clocks_are_the_same_whatever_the_slices() -> None:
     engine = ScriptedEngine(wrong=(4,))
-    *_, sliced = race(engine, "Say", LONG, slice_seconds=0.05)
-    assert isinstance(sliced, Comparison)
+    sliced = raced(engine, "Say", LONG, slice_seconds=0.05)
     assert sliced.plain == run_alone(engine.decoder(Request.of("Say", LONG).plain))
     assert sliced.speculative == run_alone(engine.decoder(Request.of("Say", LONG)))
 
@@ -86,8 +86,7 @@ def test_a_failing_engine_frees_both_requests_and_the_next_race_works() -> None:
     with pytest.raises(EngineError, match="run again"):
         list(race(engine, "Say", LONG))
     assert engine.requests == 0
-    *_, comparison = race(engine, "Say", LONG)
-    assert isinstance(comparison, Comparison)
+    assert raced(engine, "Say", LONG).plain.finish_reason == "length"
 
 
 def test_leaving_a_race_frees_both_requests() -> None:
@@ -99,14 +98,6 @@ def test_leaving_a_race_frees_both_requests() -> None:
     assert engine.requests > 0
     progress.close()
     assert engine.requests == 0
-
-
-def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
-    assert measure_costs(ScriptedEngine(), seconds=0) is None
-    costs = measure_costs(ScriptedEngine())
-    assert costs is not None
-    assert len(costs.verify) == max(LONG_LOOKAHEADS) + 1
-    assert costs.draft_step == pytest.approx(ScriptedEngine().draft)
 
 
 class Stopped:
@@ -158,3 +149,50 @@ def test_a_started_race_has_a_result_whenever_it_is_stopped(name: str) -> None:
         assert again.speculative.tokens == comparison.speculative.tokens
         assert '"kind": "end"' in end_event(comparison)
     assert empty == {"speculative"}
+
+
+def test_a_trial_keeps_every_step_of_both_sides() -> None:
+    (trial,) = trials(ScriptedEngine(), "Say", [SHORT], None)
+    assert trial is not None
+    assert [len(steps) for steps in trial.plain_steps] == [40, 40]
+    assert all(seconds == pytest.approx(0.01) for steps in trial.plain_steps for seconds in steps)
+    assert sum(tokens for tokens, _, _ in trial.round_steps) == trial.run_tokens
+    assert {proposed for _, proposed, _ in trial.round_steps[:-1]} == {4}
+    assert all(seconds > 0 for _, _, seconds in trial.round_steps)
+
+
+def test_a_trial_is_compared_with_the_plain_runs_on_both_sides() -> None:
+    def slows(engine: ScriptedEngine, request: Request) -> None:
+        engine.step += 0.01  # with every run
+
+    (trial,) = trials(ScriptedEngine(step=0, on_request=slows), "Say", [SHORT], None)
+    assert trial is not None
+    assert trial.plain_seconds == pytest.approx(40 * (0.01 + 0.03) / 2)
+
+
+def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
+    requests = list[Request]()
+    engine = ScriptedEngine(on_request=lambda _, request: requests.append(request))
+    sampled = SHORT.model_copy(update={"do_sample": True})
+    longer = SHORT.model_copy(update={"num_assistant_tokens": 6})
+    assert len(list(trials(engine, "Say", [SHORT, longer, sampled], None))) == 3
+    plain = [request for request in requests if isinstance(request.strategy, Plain)]
+    assert [request.sampling.do_sample for request in plain] == [False, False, False, True, True]
+
+
+def test_a_servers_burst_counts_as_its_tokens() -> None:
+    """Plain rounds of two tokens each cause no speedup."""
+    single = raced(ScriptedEngine(), "Say", SHORT)
+    rounds = single.plain.rounds
+    bursts = tuple(
+        one.model_copy(update={"committed": one.committed + two.committed, "seconds": one.seconds + two.seconds})
+        for one, two in zip(rounds[::2], rounds[1::2], strict=True)
+    )
+    burst = single.model_copy(update={"plain": single.plain.model_copy(update={"rounds": bursts})})
+    speedups = [found.ratio for each in (single, burst) if (found := of_comparison(each)) is not None]
+    assert speedups == [pytest.approx(ratio_of_seconds(single))] * 2
+
+
+def test_a_failure_ends_the_repeats_and_keeps_the_race() -> None:
+    comparison = raced(ScriptedEngine(), "Say", SHORT)
+    assert [len(each.repeats) for each in refined(failing_engine(EngineError, 5), comparison, number=3)] == [1]

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
+from specdemo.engines.base import THOROUGH, Thoroughness
 from specdemo.racing.warm_up import warm_up
-from specdemo.records import Costs, Phase, Request, Side, WarmUp
+from specdemo.records import Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from tests.support.scripted import ScriptedEngine
 
@@ -21,14 +21,13 @@ def warmed(engine: ScriptedEngine) -> tuple[list[Phase], dict[Side, WarmUp]]:
             return phases, end.value
 
 
-class Cold(ScriptedEngine):
-    """Each request takes a fraction of the previous one's time, down to a limit."""
+def cold(step: float, share: float = 0.8, limit: float = 0.01) -> ScriptedEngine:
+    """Return an engine whose steps take a share of the previous request's time, down to a limit."""
 
-    share, limit = 0.8, 0.01
+    def warms(engine: ScriptedEngine, request: Request) -> None:
+        engine.step = max(engine.step * share, limit)
 
-    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        self.step = max(self.step * self.share, self.limit)
-        return super().decoder(request, costs)
+    return ScriptedEngine(step=step, thoroughness=WARM, on_request=warms)
 
 
 def test_an_engine_that_has_not_raced_takes_longer() -> None:
@@ -48,7 +47,7 @@ def test_a_steady_engine_repeats_until_that_is_certain() -> None:
 
 
 def test_a_cold_engine_warms_up_until_it_gets_no_faster() -> None:
-    engine = Cold(step=0.05, thoroughness=WARM)
+    engine = cold(0.05)
     _, found = warmed(engine)
     assert engine.step == 0.01
     assert found["plain"].steady
@@ -56,9 +55,7 @@ def test_a_cold_engine_warms_up_until_it_gets_no_faster() -> None:
 
 
 def test_warm_up_ends_even_if_steps_keep_getting_faster() -> None:
-    engine = Cold(step=1, thoroughness=WARM)
-    engine.limit = 0
-    engine.share = 0.96
+    engine = cold(1, share=0.96, limit=0)
     _, found = warmed(engine)
     assert not found["plain"].steady
     assert 3 <= found["plain"].seconds < 3 + 0.15 + 5 * 1.05

@@ -14,13 +14,13 @@ from time import perf_counter, sleep
 import pytest
 
 from specdemo.capabilities import EngineName
-from specdemo.engines.base import THOROUGH, Decoder
+from specdemo.engines.base import THOROUGH
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.racing import worker as module
 from specdemo.racing.race import race
 from specdemo.racing.warm_up import steady_before
 from specdemo.racing.worker import Preload, WithEngine, Worker, if_loaded
-from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
+from specdemo.records import Comparison, ModelPair, Phase, Slice
 from specdemo.settings import GenerationSettings
 from tests.support.failing import limited, send_signal
 from tests.support.scripted import ScriptedEngine
@@ -35,19 +35,8 @@ OTHER, REFUSED, ENDLESS, HUNG, PUZZLED, SLOW, INSTANT = (
 )
 
 
-class Hung(ScriptedEngine):
-    """An engine that never finishes its first step."""
-
-    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        sleep(3600)
-        return super().decoder(request, costs)
-
-
-class Puzzled(ScriptedEngine):
-    """An engine with an unexpected fault."""
-
-    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        raise ZeroDivisionError
+def fails(*_: object) -> None:
+    raise ZeroDivisionError
 
 
 def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
@@ -58,10 +47,12 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     if pair == SLOW:
         sleep(0.5)
     if pair == HUNG:
-        return Hung()
+        return ScriptedEngine(on_request=lambda *_: sleep(3600))
+    if pair == PUZZLED:
+        return ScriptedEngine(on_request=fails)
     if pair == INSTANT:
         return ScriptedEngine()
-    engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
+    engine = ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
     steady_before.setdefault(engine, {})  # needs no warm-up
     return engine
 

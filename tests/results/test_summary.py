@@ -59,12 +59,7 @@ def kinds(comparison: Comparison, **changed: Any) -> list[str]:
             "Other programs took 77 % of the processor, which leaves open which side is faster: expect 1.11× slower "
             "to 2.1× faster without them.",
         ),
-        (
-            (0.98, 0.9, 1.07),
-            0.01,
-            "1.02× slower",
-            OPEN + "1.11× slower to 1.07× faster.",
-        ),
+        ((0.98, 0.9, 1.07), 0.01, "1.02× slower", OPEN + "1.11× slower to 1.07× faster."),
     ],
 )
 def test_the_headline_is_the_ratio_and_one_sentence_says_what_to_expect(

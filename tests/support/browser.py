@@ -51,7 +51,7 @@ class App:
 
 
 class Visit(Protocol):
-    def __call__(self, path: str = "/", width: int = 1440) -> Page: ...
+    def __call__(self, path: str = "/", width: int = 1440, height: int = 1000) -> Page: ...
 
 
 @contextmanager
@@ -214,3 +214,19 @@ def finalized(page: Page) -> None:
 
 def is_no_wider_than(page: Page, width: int) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth") == width)
+
+
+def stop_before_speculative(page: Page) -> None:
+    """Stop a run while its plain side is alone, and check that it has a result."""
+    page.click("#stop")
+    page.wait_for_selector(".race[data-state=done]")
+    expect(page.locator(".reason")).to_contain_text("Stopped after")
+    expect(page.locator(".reason")).to_contain_text("Stopped before the speculative side began.")
+    expect(page.locator("#run")).to_have_text("Run")
+    expect(page.locator("#run")).to_be_enabled()
+    expect(page.locator("#stop")).to_be_hidden()
+    comparison = downloaded(page)
+    assert (comparison.plain.finish_reason, comparison.speculative.tokens) == ("cancelled", ())
+    shown = page.locator(".pane.plain .text [data-index]").all_text_contents()
+    assert "".join(shown) == comparison.plain.text != ""
+    expect(page.locator(".past li").first).to_be_visible()

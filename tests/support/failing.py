@@ -2,26 +2,21 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 
-from specdemo.engines.base import Decoder
 from specdemo.racing.worker import Worker
-from specdemo.records import Costs, Request
 from tests.support.scripted import ScriptedEngine
 
 
 def failing_engine(error: type[BaseException], number: int) -> ScriptedEngine:
     """Raise in place of the engine's n-th decoder, counted from 1."""
+    left = count(number, -1)
 
-    class Failing(ScriptedEngine):
-        left = number
+    def fail(*_: object) -> None:
+        if next(left) == 1:
+            raise error
 
-        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-            self.left -= 1
-            if not self.left:
-                raise error
-            return super().decoder(request, costs)
-
-    return Failing()
+    return ScriptedEngine(on_request=fail)
 
 
 def send_signal(worker: Worker, number: int) -> None:

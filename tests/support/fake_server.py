@@ -10,14 +10,15 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
-Send = Callable[[bytes], object]
-Wait = Callable[[float], object]
+Wait = Callable[[float], object]  # ends early when the server does
 CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An object or text; or a stream of events: objects, texts after `data:`, or bytes as they are; or raw bytes."""
+    """An object or text; or a stream of events: objects, texts after `data:`, or bytes as they are; or `raw`, which
+    writes all of it.
+    """
 
     body: Any = None
     status: int = 200
@@ -25,7 +26,7 @@ class Answer:
     broken: bool = False  # the connection is cut instead of ended
     headers: Mapping[str, str] = field(default_factory=dict)
     waits: Callable[[], object] = lambda: None
-    raw: Callable[[Send, Wait], object] | None = None
+    raw: Callable[[BaseHTTPRequestHandler, Wait], object] | None = None
 
 
 Answers = Mapping[str, Answer]
@@ -49,6 +50,8 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
         def do_GET(self) -> None:
             self._answer({})
 
+        do_HEAD = do_GET  # noqa: N815
+
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             server.bodies.setdefault(self.path, []).append(body)
@@ -61,7 +64,7 @@ def fake(answers: Answers | Callable[[str, dict[str, Any]], Answer | None]) -> I
             self.close_connection = True
             with suppress(OSError):  # the client has left
                 if answer.raw is not None:
-                    answer.raw(self.wfile.write, over.wait)
+                    answer.raw(self, over.wait)
                     return
                 self.send_response(answer.status)
                 for name, value in answer.headers.items():
@@ -135,20 +138,20 @@ def _head(kind: str = "text/event-stream", status: str = "200 OK", *headers: str
     return "\r\n".join(lines).encode()
 
 
-def _sent(start: bytes, piece: bytes = b"", pause: float = 0.0) -> Callable[[Send, Wait], None]:
+def _sent(start: bytes, piece: bytes = b"", pause: float = 0.0) -> Callable[[BaseHTTPRequestHandler, Wait], None]:
     """Send the start, then a piece at a time, with pauses, for a minute."""
 
-    def raw(send: Send, wait: Wait) -> None:
-        send(start)
+    def raw(asked: BaseHTTPRequestHandler, wait: Wait) -> None:
+        asked.wfile.write(start)
         until = monotonic() + 60
         while (piece or pause) and monotonic() < until:
-            send(piece)
+            asked.wfile.write(piece)
             wait(pause)
 
     return raw
 
 
-MISBEHAVING: dict[str, Callable[[Send, Wait], None]] = {
+MISBEHAVING = {
     "silence": _sent(b"", pause=60),
     "head and silence": _sent(_head(), pause=60),
     "no HTTP": _sent(b"SSH-2.0-OpenSSH_9.9\r\n"),

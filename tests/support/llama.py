@@ -37,8 +37,8 @@ def write_pair(folder: Path) -> tuple[Path, Path]:
 
 
 @contextmanager
-def started(*files: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.support.llama", *map(str, files)]
+def started(target: Path, draft: Path | None = None, threads: int = 1) -> Iterator[str]:
+    command = [sys.executable, "-m", "tests.support.llama", str(target), str(draft or ""), str(threads)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None

@@ -1,7 +1,9 @@
 """Simulated races with a chosen true speedup, on quiet and busy machines."""
 
+from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -42,34 +44,41 @@ def simulated(machine: str, truth: float, *, seed: int, step: float = 0.010, rep
         slow = np.repeat(random.normal(0, moments, number // MOMENT + 1), MOMENT)[:number]
         return [float(each) for each in work[side] * np.exp(slow + random.normal(0, steps, number))]
 
-    def run(kinds: list[tuple[int, int]], seconds: list[float]) -> Run:
-        done = tuple(round_of(*kind, took) for kind, took in zip(kinds, seconds, strict=True))
-        return Run(prefill=quiet_comparison().plain.prefill, rounds=done, finish_reason="length")
-
-    def trial(before: list[float], after: list[float]) -> Trial:
+    def timed_rounds() -> list[tuple[int, int, float]]:
         took = times("speculative")
-        return Trial(
-            tokens=TOKENS,
-            seconds=sum(took),
-            plain_seconds=(sum(before) + sum(after)) / 2,
-            identical=True,
-            rounds=len(took),
-            run_tokens=TOKENS,
-            other_load=load,
-            plain_steps=(tuple(before), tuple(after)),
-            round_steps=tuple(
-                (accepted + 1, proposed, each) for (proposed, accepted), each in zip(rounds, took, strict=True)
-            ),
-        )
+        return [(accepted + 1, proposed, each) for (proposed, accepted), each in zip(rounds, took, strict=True)]
 
     plain = [times("plain") for _ in range(repeats + 2)]
-    changed = {
-        "plain": run([(0, 0)] * TOKENS, plain[0]),
-        "speculative": run(rounds, times("speculative")),
-        "repeats": tuple(trial(*pair) for pair in pairwise(plain[1:])),
-        "other_load": load,
-    }
-    return quiet_comparison().model_copy(update=changed)
+    data = {"plain": plain[0], "rounds": timed_rounds(), "load": load}
+    between = [{"plain": pair, "rounds": timed_rounds(), "load": load} for pair in pairwise(plain[1:])]
+    return comparison_of(data | {"repeats": between})
+
+
+def comparison_of(data: dict[str, Any], second: float = 1.0) -> Comparison:
+    """Return the race with these plain steps and rounds (tokens, proposals or -1, time), in units of a second."""
+    template, tokens = quiet_comparison(), len(data["plain"])
+
+    def run(rounds: Iterable[tuple[int, int, float]]) -> Run:
+        steps = tuple(round_of(max(number, count - 1), count - 1, time * second) for count, number, time in rounds)
+        return Run(prefill=template.plain.prefill, rounds=steps, finish_reason="length")
+
+    def trial(repeat: dict[str, Any]) -> Trial:
+        speculative = run(repeat["rounds"])
+        return Trial(
+            tokens=tokens,
+            seconds=metrics.seconds_to(speculative, tokens),
+            plain_seconds=sum(map(sum, repeat["plain"])) / len(repeat["plain"]) * second,
+            identical=True,
+            rounds=len(speculative.rounds),
+            run_tokens=metrics.decoded_tokens(speculative),
+            other_load=repeat["load"],
+            plain_steps=tuple(tuple(time * second for time in steps) for steps in repeat["plain"]),
+            round_steps=tuple((count, number, time * second) for count, number, time in repeat["rounds"]),
+        )
+
+    changed = {"plain": run([(1, 0, time) for time in data["plain"]]), "speculative": run(data["rounds"])}
+    repeats = tuple(trial(repeat) for repeat in data["repeats"])
+    return template.model_copy(update={**changed, "repeats": repeats, "other_load": data["load"]})
 
 
 def _accepted(random: np.random.Generator, tokens: int) -> list[tuple[int, int]]:

@@ -12,8 +12,8 @@ def proposals(step: Round) -> tuple[DraftToken, ...]:
     return step.proposed
 
 
-def raced(engine: Engine, prompt: str, settings: GenerationSettings) -> Comparison:
-    *_, comparison = race(engine, prompt, settings)
+def raced(engine: Engine, prompt: str, settings: GenerationSettings, **options: Any) -> Comparison:
+    *_, comparison = race(engine, prompt, settings, **options)
     assert isinstance(comparison, Comparison)
     return comparison
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specdemo.records import Comparison, Run, Trial
+from specdemo.records import Comparison, Run
 from specdemo.results import metrics
-from tests.support.machines import quiet_comparison, round_of
+from tests.support.machines import comparison_of
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "races.jsonl.gz"
 QUIET = 0.1  # share of the processor that others took
@@ -54,32 +54,6 @@ def packed(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def unpacked(data: dict[str, Any]) -> Comparison:
-    template, tokens = quiet_comparison(), len(data["plain"])
-
-    def run(rounds: list[list[int]]) -> Run:
-        steps = tuple(round_of(max(number, count - 1), count - 1, time * _MICRO) for count, number, time in rounds)
-        return Run(prefill=template.plain.prefill, rounds=steps, finish_reason="length")
-
-    def trial(repeat: dict[str, Any]) -> Trial:
-        speculative = run(repeat["rounds"])
-        return Trial(
-            tokens=tokens,
-            seconds=metrics.seconds_to(speculative, tokens),
-            plain_seconds=sum(map(sum, repeat["plain"])) / len(repeat["plain"]) * _MICRO,
-            identical=True,
-            rounds=len(speculative.rounds),
-            run_tokens=metrics.decoded_tokens(speculative),
-            other_load=repeat["load"],
-            plain_steps=tuple(tuple(time * _MICRO for time in steps) for steps in repeat["plain"]),
-            round_steps=tuple((count, number, time * _MICRO) for count, number, time in repeat["rounds"]),
-        )
-
-    changed = {"plain": run([[1, 0, time] for time in data["plain"]]), "speculative": run(data["rounds"])}
-    repeats = tuple(trial(repeat) for repeat in data["repeats"])
-    return template.model_copy(update={**changed, "repeats": repeats, "other_load": data["load"]})
-
-
 def seconds_of(comparison: Comparison) -> tuple[float, float]:
     """Both sides' seconds, in the race and its repeats."""
     tokens = metrics.common_tokens(comparison)
@@ -92,7 +66,7 @@ def recorded_races(path: Path = RECORDED) -> Iterator[Recorded]:
     """Leave out races whose truth is unknown, and quiet ones that something disturbed."""
     with gzip.open(path, "rt") as file:
         lines = [json.loads(line) for line in file]
-    comparisons = [unpacked(line) for line in lines]
+    comparisons = [comparison_of(line, _MICRO) for line in lines]
     found = list[tuple[tuple[Any, ...], dict[str, Any], Comparison, float]]()
     quiet = defaultdict[tuple[Any, ...], list[tuple[str, tuple[float, float]]]](list)
     for line, comparison in zip(lines, comparisons, strict=True):

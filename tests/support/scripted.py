@@ -1,7 +1,7 @@
 """An engine without weights, for exact tests: it generates given words as tokens, on a simulated clock."""
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from time import sleep
 
@@ -45,7 +45,8 @@ class ScriptedEngine(Engine):
     """Generates `words`, then end of text; its draft proposes the same words except at `wrong` positions.
 
     A plain step takes `step` seconds, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`. The round
-    that begins at `fails_at` fails, once. `real_time`: it sleeps these seconds.
+    that begins at `fails_at` fails, once. `real_time`: it sleeps these seconds. `on_request` is called with
+    this engine and each request.
     """
 
     words: Sequence[str] = (" the", " quick", " brown", " fox", " jumps", " over", " a", " lazy", " dog")
@@ -61,6 +62,7 @@ class ScriptedEngine(Engine):
     diverges_at: int | None = None
     rounding: float = 0.001
     thoroughness: Thoroughness = BRIEF
+    on_request: Callable[["ScriptedEngine", Request], object] = lambda engine, request: None
     requests: int = field(default=0, init=False)
     pair: ModelPair = field(init=False)
     environment: Environment = field(init=False)
@@ -71,6 +73,7 @@ class ScriptedEngine(Engine):
         self.environment = Environment.model_validate(_ENVIRONMENT)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        self.on_request(self, request)
         return _ScriptedDecoder(self, request)
 
     def batch(self, strategy: Strategy) -> Batch:

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from specdemo.models.catalogue import default_pair, find
+from specdemo.models.catalogue import find
 from specdemo.records import SIDES, Outcome
 from tests.support.browser import App, Visit, card, choose, downloaded, models_tab, open_tab, run, started
 from tests.support.folders import FIXTURES
-from tests.support.hub import Hub
+from tests.support.hub import hub_of
 from tests.support.proposals import proposals
-from tests.support.step_costs import remember_costs
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
 
@@ -26,8 +25,7 @@ NAMES = [str(source.repository) for source in ENTRY.sources]
 def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """As on a Space, with a user's own models, and a Hub with tiny models under the entry's names."""
     there = {name: FIXTURES / "qwen3" / role for name, role in zip(NAMES, ("target", "draft"), strict=True)}
-    remember_costs(default_pair())
-    with Hub(there) as hub:
+    with hub_of(there) as hub:
         places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
         with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.support.hurried", "serve", **places) as app:
             yield app
@@ -74,7 +72,7 @@ def test_a_catalogue_pair_is_downloaded_and_used_and_a_failing_one_does_not_repl
     choose(page, target="refused/target")
     page.click("#use")
     alert = page.locator("#pair-message [role=alert]")
-    expect(alert).to_contain_text("OpenVINO")
+    expect(alert).to_contain_text("OpenVINO cannot load 'refused/target' on CPU; export it again")
     expect(alert).to_contain_text(f"{name} is still in use.")
     expect(page.locator("#header")).to_contain_text(name)
     open_tab(page, "Compare")

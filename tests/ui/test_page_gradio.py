@@ -43,15 +43,6 @@ def test_the_prompt_its_keys_and_its_examples(visit: Visit) -> None:
     page.wait_for_function("text => new URLSearchParams(location.hash.slice(1)).get('prompt') === text", arg=text)
 
 
-def test_each_tab_of_the_browser_keeps_its_own_prompt(visit: Visit) -> None:
-    mine, theirs = visit(), visit()
-    for page, prompt in ((mine, "Mine"), (theirs, "Theirs")):
-        page.fill(PROMPT, prompt)
-        page.wait_for_function("prompt => location.hash.includes(prompt)", arg=prompt)
-    mine.reload()
-    expect(mine.locator(PROMPT)).to_have_value("Mine")
-
-
 def test_the_style_sheets_selectors_exist_in_gradios_page(visit: Visit) -> None:
     page = visit(BRIEF)
     missing = page.evaluate("names => names.filter(name => !document.querySelector(name))", STYLED)

@@ -46,7 +46,13 @@ def test_pair_and_settings_survive_tabs_reloads_and_links(visit: Visit, app: App
     link = page.url.removeprefix(app.url)
     page.goto(app.url + "/")
     assert_restored(page, shown)
-    assert_restored(visit(link), shown)
+    other = visit(link)
+    assert_restored(other, shown)
+    open_tab(other, "Compare")
+    other.fill("#prompt textarea", "Theirs")
+    other.wait_for_function("location.hash.includes('Theirs')")
+    page.reload()
+    expect(page.locator("#prompt textarea")).to_have_value("A & B = <C>?")  # each tab of the browser keeps its own
 
 
 def assert_restored(page: Page, header: str) -> None:
@@ -59,7 +65,7 @@ def assert_restored(page: Page, header: str) -> None:
     expect(page.locator("#draft input")).to_have_value("llama/draft · recommended")
 
 
-def test_a_missing_pair_cannot_be_used_and_without_downloads_shows_a_command(visit: Visit) -> None:
+def test_a_typed_target_is_added_or_refused_with_a_command(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
     page = visit("/#target=../../etc")
     alert = page.locator("#message [role=alert]")
     expect(alert).to_contain_text("The link's pair cannot be used. Unknown model '../../etc'; choose one")
@@ -89,11 +95,7 @@ def test_a_missing_pair_cannot_be_used_and_without_downloads_shows_a_command(vis
     expect(page.locator("#offer button")).to_have_count(0)
     expect(page.locator("#use")).to_be_disabled()
 
-
-def test_a_typed_path_becomes_the_target(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "typed.gguf", "llama", "Q8_0")
-    page = visit()
-    models_tab(page)
     try:
         page.fill("#target input", str(file))
         page.keyboard.press("Enter")

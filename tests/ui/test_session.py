@@ -15,8 +15,8 @@ from specdemo.exports.html import make_file
 from specdemo.exports.schema import to_json
 from specdemo.models.catalogue import bundled_pair
 from specdemo.racing.race import race
-from specdemo.racing.worker import Preload, WithEngine
-from specdemo.records import ModelPair, Slice, Turn
+from specdemo.racing.worker import Preload
+from specdemo.records import Slice, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import events
 from specdemo.ui.anatomy import open_run
@@ -32,52 +32,36 @@ def failing(error: Exception) -> Iterator[Any]:
     raise error
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.pairs: list[ModelPair] = []
-        self.idle: list[Any] = []
-
-    def run(self, job: WithEngine, *arguments: Any) -> Iterator[Any]:
-        self.pairs.append(job.pair)
-        yield from ()
-
-    def run_idle(self, job: Any) -> Iterator[Any]:
-        self.idle.append(job)
-        yield from failing(LoadError("OpenVINO cannot load it; export it again."))
-
-    def compare(self, pair: ModelPair, *arguments: Any) -> Iterator[Any]:
-        self.pairs.append(pair)
-        yield from ()
-
-
 def test_a_pair_is_loaded_with_the_settings_of_its_first_run() -> None:
     bundled = bundled_pair()
     chat = bundled.model_copy(update={"target": bundled.target.model_copy(update={"chat_template": True})})
     for pair, keeps in ((bundled, False), (chat, True)):
-        worker = Recorder()
-        sessions = Sessions(worker)  # type: ignore[arg-type]
+        worker = mock.Mock(run=mock.Mock(return_value=iter(())), compare=mock.Mock(return_value=iter(())))
+        sessions = Sessions(worker)
         assert list(sessions.load("visitor", "genai", pair)) == [""]
         list(sessions.run("visitor", pair, "Say", GenerationSettings()))
-        loaded, used = worker.pairs
+        loaded, used = worker.run.call_args.args[0].pair, worker.compare.call_args.args[0]
         assert loaded == used
         assert used.runtime.enable_prefix_caching is keeps
 
 
 def test_an_empty_prompt_removes_the_earlier_run() -> None:
-    worker = Recorder()
-    (update,) = Sessions(worker).run("visitor", bundled_pair(), " ", GenerationSettings())  # type: ignore[arg-type]
+    worker = mock.Mock()
+    (update,) = Sessions(worker).run("visitor", bundled_pair(), " ", GenerationSettings())
     assert [json.loads(line)["kind"] for line in str(update.feed).splitlines()] == ["start", "error"]
     assert "The prompt is empty" in update.message
-    assert worker.pairs == []
+    worker.compare.assert_not_called()
 
 
 def test_an_engine_is_loaded_in_advance_and_failures_are_left_to_the_run() -> None:
-    worker, settings = Recorder(), GenerationSettings(num_assistant_tokens=3)
-    sessions = Sessions(worker)  # type: ignore[arg-type]
+    worker, settings = mock.Mock(), GenerationSettings(num_assistant_tokens=3)
+    worker.run_idle.side_effect = lambda job: failing(LoadError("OpenVINO cannot load it; export it again."))
+    sessions = Sessions(worker)
     for load in (True, False):
         sessions.preload(bundled_pair(), settings, load=load)
     job = Preload("genai", bundled_pair(), settings)
-    assert worker.idle[0] == worker.idle[1].keywords["job"] == job
+    first, second = (call.args[0] for call in worker.run_idle.call_args_list)
+    assert first == second.keywords["job"] == job
 
 
 @pytest.mark.parametrize("error", [EngineError("It broke; run again."), ZeroDivisionError("by hand")])

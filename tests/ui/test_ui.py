@@ -103,7 +103,6 @@ def test_stored_values_are_restored() -> None:
 @pytest.mark.parametrize(
     ("saved", "reason"),
     [
-        ('{"target": "../../etc"}', "Unknown model &#39;../../etc&#39;; choose one"),
         ('{"device": "TPU"}', "no device &#39;TPU&#39;; choose one of"),
         ('{"cache_size": "0"}', "Cache size (cache_size) should be greater"),
     ],

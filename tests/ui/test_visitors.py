@@ -12,7 +12,7 @@ from specdemo.exports import schema
 from tests.support.browser import App, started
 from tests.support.visitors import API, Visitor
 
-SESSIONS = 5
+SESSIONS, VISITS = 5, 8
 PROXY = "socks5://192.0.2.1:1080"
 
 
@@ -79,12 +79,12 @@ def test_only_the_latest_visitors_keep_their_session(http: httpx.Client, app: Ap
     first, resident = Visitor(http), []
     assert first.opens()["success"]
     assert first.runs(max_new_tokens=4)["success"]
-    for _ in range(4):
-        for _ in range(12):
+    for _ in range(3):
+        for _ in range(VISITS):
             assert Visitor(http).opens()["success"]
         resident.append(psutil.Process(app.process.pid).memory_info().rss)
     growth = [after - before for before, after in pairwise(resident)]
-    assert min(growth) < 12 * 0.1e6  # a visitor whose state is kept takes 0.4 MB, and would so each time
+    assert min(growth) < VISITS * 0.1e6  # a visitor whose state is kept takes 0.4 MB, and would so each time
     forgotten = first.runs(max_new_tokens=4)
     assert not forgotten["success"]
     assert "This session has expired. Reload the page." in forgotten["output"]["error"]
