@@ -23,7 +23,6 @@ from specdemo.models.devices import (
     in_units,
     instruction_sets,
     memory_free,
-    memory_total,
     processor,
     usable_processors,
 )
@@ -66,7 +65,7 @@ def machine() -> Iterator[str]:
     cores = psutil.cpu_count(logical=False)
     yield f"processor: {processor()}, {cores} cores, {usable_processors()} usable processors"
     yield f"instruction sets: {', '.join(instruction_sets()) or 'none known, or not reported'}"
-    yield f"memory: {in_units(memory_total())}, {in_units(memory_free())} free"
+    yield f"memory: {in_units(psutil.virtual_memory().total)}, {in_units(memory_free())} free"
     for device in devices():
         if device.name != "AUTO":
             refused = f" (untried with specdemo, and refused: {device.reason})" if device.reason else ""

@@ -8,10 +8,9 @@ from rich.box import SIMPLE
 from rich.table import Column, Table
 
 from specdemo.capabilities import DRAFT_KINDS
-from specdemo.cli.options import Commands, add_json, add_models_dir, check_files
+from specdemo.cli.options import Commands, add_models_dir
 from specdemo.cli.terminal import progress, safe_console, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
-from specdemo.files import write_json
 from specdemo.models.catalogue import Entry, catalogue, entry_folders, exported_folder, find, hub_cache, models_dir
 from specdemo.models.checks import check_pair
 from specdemo.models.converted import conversions, convert_models, remove_stored, stored_conversions, stored_form
@@ -32,8 +31,7 @@ def add_to(commands: Commands) -> None:
         add_models_dir(command)
         return command
 
-    command = add("list", _list, "list the catalogue and the models on this machine")
-    add_json(command, "catalogue and models")
+    add("list", _list, "list the catalogue and the models on this machine")
     command = add("info", _info, "describe a model, or a pair from the catalogue")
     command.add_argument("name", metavar="NAME|DIR", help="a model's name or folder, or a pair's name")
     command = add("check", _check, "check whether two models fit each other, and this machine")
@@ -47,21 +45,8 @@ def add_to(commands: Commands) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    check_files(options.json)
     models, directory = library(options.models_dir), options.models_dir
     pairs = [(entry, entry_folders(entry, directory)) for entry in catalogue()]
-    if options.json is not None:
-        content = {
-            "catalogue": [
-                entry.model_dump(mode="json")
-                | {"disk_bytes": entry.disk_bytes, "memory_bytes": entry.memory_bytes, "here": None not in folders}
-                for entry, folders in pairs
-            ],
-            **models.model_dump(mode="json"),
-        }
-        write_json(content, options.json)
-    if options.json == "-":
-        return
     catalogue_table = _table("Catalogue", "name", "draft", "prompts", "disk", "memory", "state")
     for entry, folders in pairs:
         sizes = (f"~{in_units(size)}" for size in (entry.disk_bytes, entry.memory_bytes))

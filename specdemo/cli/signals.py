@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Timer
+from threading import Event
 from typing import Any, NoReturn
 
 from specdemo.errors import SpecdemoError, UsageError
@@ -46,15 +46,6 @@ def _interrupt(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _interrupt_again(dropped: "sys.UnraisableHookArgs") -> None:
-    """Interrupt what follows a `__del__`, or a weak reference's callback, which drop the exception of Ctrl+C."""
-    if dropped.exc_type is KeyboardInterrupt:
-        # after half a second, even a busy machine has left the callback and this function
-        Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(dropped)
-
-
 @contextmanager
 def importing() -> Iterator[None]:
     """Exit at once on Ctrl+C during imports, where it can surface as any error of the imported module.
@@ -74,4 +65,3 @@ def importing() -> Iterator[None]:
     finally:
         if ours:
             signal.signal(signal.SIGINT, _interrupt)
-            sys.unraisablehook = _interrupt_again

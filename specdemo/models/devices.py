@@ -102,10 +102,6 @@ def memory_needed(target_bytes: int, draft_bytes: int, engine: EngineName) -> in
     return int(1e8 + needed)  # 0.1 GB: Python and OpenVINO
 
 
-def memory_total() -> int:
-    return int(psutil.virtual_memory().total)
-
-
 def memory_free() -> int:
     return int(psutil.virtual_memory().available)
 

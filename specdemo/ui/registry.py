@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
+import psutil
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models import catalogue
 from specdemo.models.checks import fitting_draft
-from specdemo.models.devices import devices, draft_device, memory_total
+from specdemo.models.devices import devices, draft_device
 from specdemo.models.hub import download
 from specdemo.models.library import add_model, library
 from specdemo.records import Model, ModelPair, Progress
@@ -108,7 +109,8 @@ class Registry:
     def cards(self) -> str:
         runnable, others = list[dict[str, Any]](), list[dict[str, Any]]()
         for entry in catalogue.catalogue():
-            runs = entry.supported and entry.disk_bytes < memory_total()  # larger weights would be swapped
+            # larger weights would be swapped
+            runs = entry.supported and entry.disk_bytes < psutil.virtual_memory().total
             present = [catalogue.local_folder(source, self._directory) is not None for source in entry.sources]
             own_directory = self._directory is not None
             cards = runnable if runs else others

@@ -197,23 +197,6 @@ def test_ctrl_c_at_the_start_ends_silently() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
-def test_ctrl_c_that_a_finaliser_drops_ends_the_command_silently() -> None:
-    code = (
-        "import signal, sys, time\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from specdemo.cli import doctor, main\n"
-        "class Dropped:\n"
-        "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
-        "def machine():\n"
-        "    Dropped()\n"
-        "    time.sleep(300)\n"
-        "doctor.machine = machine\n"
-        "sys.exit(main(['doctor']))\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
-
-
 @pytest.mark.openvino
 def test_a_target_alone_is_raced_with_prompt_lookup_and_not_with_a_draft(capsys: pytest.CaptureFixture[str]) -> None:
     alone = ["compare", "x", "--repeats", "0", "--target", str(FIXTURES / "llama" / "target")]

@@ -1,4 +1,3 @@
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,14 +29,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 def run(*arguments: str | Path) -> int:
     return main(["models", *map(str, arguments)])
-
-
-def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("list", "--json", "-") == 0
-    data = json.loads(capsys.readouterr().out)
-    assert [entry["name"] for entry in data["catalogue"] if entry["here"]] == ["story-pair"]
-    bundled = ["story-pair/target", "story-pair/draft", "smollm2-head", "smollm2-draft"]
-    assert [model["name"] for model in data["models"]] == bundled
 
 
 def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
