@@ -168,7 +168,7 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
     if length is None or steps is None:
         plain, speculative = (f"{seconds[side]:.2f} s" for side in SIDES)
         return f"For the same tokens plain decoding took {plain}, speculative {speculative}."
-    return f"Each round writes {length:.2f} tokens in the time in which plain decoding writes {steps:.2f}."
+    return f"Each round writes {length:.2f} tokens, plain decoding {steps:.2f} in that time."
 
 
 def _nothing_accepted(comparison: Comparison) -> str:

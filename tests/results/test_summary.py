@@ -84,7 +84,7 @@ def test_figures_sentence_bars_and_headline_agree_to_the_last_digit() -> None:
     assert found.speedup is not None
     length, steps = found.speedup.tokens_per_round or 0, found.speedup.plain_steps_per_round or 0
     assert (found.headline, found.pooled) == (f"{found.speedup.ratio:.1f}× faster", "in this race")
-    both = f"{length:.2f} tokens in the time in which plain decoding writes {steps:.2f}"
+    both = f"{length:.2f} tokens, plain decoding {steps:.2f} in that time"
     assert found.sentence == f"Each round writes {both}."
     plain, speculative = (metrics.decode_seconds(comparison.side(side)) for side in ("plain", "speculative"))
     assert found.seconds == pytest.approx({"plain": plain, "speculative": speculative})
