@@ -9,8 +9,9 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -33,10 +34,13 @@ def json_value(text: str | bytes) -> Any:
 
 
 def read_bytes(path: Path, max_bytes: int, kind: str) -> bytes:
-    """Read a file of at most `max_bytes`. A FileError omits the folder, which may be the server's."""
-    name = quoted(path.name or str(path))
+    """Read a file, or standard input (`-`), of at most `max_bytes`. A FileError omits the folder, which may be the
+    server's.
+    """
+    piped = str(path) == "-"
+    name = quoted("standard input" if piped else path.name or str(path))
     try:
-        with path.open("rb") as file:
+        with nullcontext(sys.stdin.buffer) if piped else path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:  # ValueError: not a possible file name
         raise FileError(f"Cannot read {name}; choose {kind}.") from error

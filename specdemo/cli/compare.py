@@ -1,7 +1,6 @@
 """`compare`: one prompt with plain and speculative decoding; `code`: code that reproduces its settings elsewhere."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -21,9 +20,10 @@ from specdemo.cli.options import (
 from specdemo.cli.terminal import interruptible, print_figures, print_race, progress, safe_console, show_conversion
 from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError
+from specdemo.experiments.prompts import MAX_BYTES, decoded
 from specdemo.exports import html, schema
 from specdemo.exports.code import FLAVOURS, code
-from specdemo.files import json_file, write_each, write_json
+from specdemo.files import json_file, read_bytes, write_each, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
@@ -102,7 +102,7 @@ def _prompt(typed: str) -> str:
     """Return the typed prompt, or all of standard input."""
     if typed != "-":
         return check_typed(typed, "pipe it to the prompt -")
-    return sys.stdin.buffer.read().decode("utf-8-sig", errors="replace").strip()
+    return decoded(read_bytes(Path("-"), MAX_BYTES, "a text"), "standard input").strip()
 
 
 def _report(comparison: Comparison, options: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ another model's, and acceptance after them would not be the target's.
 import csv
 import json
 import re
-import sys
 import warnings
 from ast import literal_eval
 from collections import Counter, defaultdict
@@ -178,18 +177,10 @@ def _records(path: Path, name: str) -> _Records:
     kind = Path(name.lower()).suffix
     if kind in _NO_TEXT:
         raise FileError(f"Cannot read prompts from {kind[1:].upper()}; save {quoted(name)} as text, CSV or JSON.")
-    data = sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else read_bytes(path, MAX_BYTES, "a text file")
-    if len(data) > MAX_BYTES:
-        raise FileError(f"{quoted(name)} is larger than {MAX_BYTES // 2**20} MB; choose a smaller file.")
+    data = read_bytes(path, MAX_BYTES, "a text file")
     if data.startswith(b"PAR1"):
         return _columnar(data, name)
-    try:  # Excel and PowerShell write UTF-16
-        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-        if "\0" in text or text.startswith("PK\x03\x04"):  # as of Excel
-            raise ValueError("It holds control characters.")
-    except ValueError as error:
-        raise FileError(f"Cannot read {quoted(name)} as text; save it as text, CSV or JSON, in UTF-8.") from error
-    text = re.sub(r"\r\n?", "\n", text)
+    text = decoded(data, name)
     if kind in (".csv", ".tsv") or ("\t" in (heading := text.split("\n", 1)[0]) and _known(heading.split("\t"))):
         return _table(text)
     if kind in (".json", *_LINES) or text.lstrip().startswith(("{", "[")):
@@ -200,6 +191,16 @@ def _records(path: Path, name: str) -> _Records:
     parts = re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
     parts = text.split("\n") if len(parts) == 1 else parts
     return _numbered("prompt", filter(None, map(str.strip, parts)))
+
+
+def decoded(data: bytes, name: str) -> str:
+    try:  # Excel and PowerShell write UTF-16
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        if "\0" in text or text.startswith("PK\x03\x04"):  # as of Excel
+            raise ValueError("It holds control characters.")
+    except ValueError as error:
+        raise FileError(f"Cannot read {quoted(name)} as text; save it as text, CSV or JSON, in UTF-8.") from error
+    return re.sub(r"\r\n?", "\n", text)
 
 
 def _columnar(data: bytes, name: str) -> _Records:

@@ -298,7 +298,7 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     """Return a pair's defaults updated with `chosen`. Where quantization helps, an engine that repeats bits is
     preferred, and prompt lookup proposes for a target alone.
     """
-    chosen = {"drafter": default_drafter(pair)} | chosen
+    chosen = {"drafter": "lookup" if pair.draft is None else "model"} | chosen
     if "engine" not in chosen and traced_runtime(pair) != pair.runtime:
         for engine in DRAFT_KINDS[pair.draft_kind or "model"].engines:
             if ENGINES[engine].repeats_bits:
@@ -329,7 +329,3 @@ def changed_settings(pair: ModelPair, settings: GenerationSettings, **changes: A
     defaults = dict(pair_settings(pair, **strategy))
     chosen = {name: value for name, value in settings if value != defaults[name]}
     return pair_settings(pair, **chosen | strategy | changes)
-
-
-def default_drafter(pair: ModelPair) -> str:
-    return "lookup" if pair.draft is None else "model"

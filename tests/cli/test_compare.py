@@ -63,9 +63,12 @@ def test_a_prompt_is_typed_or_all_of_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run.json"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfOne\n\ntwo \xff\n")))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfOne\r\n\ntwo\n")))
     assert main(["compare", "-", "--repeats", "0", "--json", str(out)], load=lambda *_: ScriptedEngine()) == 0
-    assert json.loads(out.read_text())["prompt"] == "One\n\ntwo \ufffd"
+    assert json.loads(out.read_text())["prompt"] == "One\n\ntwo"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"two \xff")))
+    assert main(["compare", "-"], load=lambda *_: pytest.fail("nothing is loaded")) == 2
+    assert "Cannot read 'standard input' as text" in capsys.readouterr().err
     refused = {str(out): "is the name of a file; pipe it to the prompt -", "": "The prompt is empty"}
     for prompt, message in refused.items():
         assert main(["compare", prompt], load=lambda *_: pytest.fail("nothing is loaded")) == 2
