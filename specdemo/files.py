@@ -189,6 +189,12 @@ _LIGHT, _DARK = r":root \{(.*?)\}", r"\.dark \{(.*?)\}"
 
 
 @cache
+def glossary() -> dict[str, dict[str, Any]]:
+    """Every term's `meaning` and, where it has them, `formula`, `also` (other names), and its name `elsewhere`."""
+    return dict(json.loads((ASSETS / "glossary.json").read_text(encoding="utf-8")))
+
+
+@cache
 def colours(*, dark: bool = False) -> dict[str, str]:
     """The page's colours by name, such as `ink`, from its style sheet."""
     sheet = (ASSETS / "page" / "tokens.css").read_text(encoding="utf-8")

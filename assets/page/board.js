@@ -1,5 +1,6 @@
 // Boards: texts, tables and charts that the server sends as data.
 
+import { marked } from "./glossary.js";
 import { Chart, table } from "./plot.js";
 import { make } from "./rounds.js";
 
@@ -9,7 +10,7 @@ export function board(place, parts, run = "") {
   CHARTS.set(place, charts);
   const cards = parts.map(({ title, remark, paragraphs = [], columns, rows = [], figure }, number) => {
     const card = make("section", "", `card ${figure ? "plot" : "texts"}`);
-    if (title) card.append(make("h2", title));
+    if (title) card.append(marked(make("h2", title)));
     card.append(...paragraphs.map((text) => make("p", text)));
     if (columns) card.appendChild(make("div", "", "scroll")).append(table(columns, rows));
     if (figure) card.append((charts[number] ??= new Chart(make("div", "", "chart"))).show(figure, run));

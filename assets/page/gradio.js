@@ -124,6 +124,29 @@ export function explainQueue() {
   }).observe(message, { childList: true, characterData: true, subtree: true });
 }
 
+/** The terms in Gradio's labels, which take no attributes of ours: each by the place of its label. */
+const TERMS = {
+  "#engine label:has([value=genai])": "GenAI",
+  "#engine label:has([value=traced])": "traced",
+  "#drafter [data-testid=block-info]": "drafter",
+  "#policy [data-testid=block-info]": "lookahead policy",
+  "#num_assistant_tokens [data-testid=block-info]": "lookahead",
+};
+
+/** Mark them now and whenever Gradio draws a control anew. */
+export function explainLabels() {
+  const rail = /** @type {HTMLElement} */ (find("#rail"));
+  const mark = () => {
+    for (const [place, term] of Object.entries(TERMS)) {
+      const label = find(place);
+      // a radio button has the focus itself
+      if (label) Object.assign(label, { tabIndex: label.matches("label") ? -1 : 0 }).dataset.term = term;
+    }
+  };
+  new MutationObserver(mark).observe(rail, { childList: true, subtree: true });
+  mark();
+}
+
 /** A tab's name, as in addresses. @param {Element | null | undefined} tab */
 const nameOf = (tab) => tab?.textContent?.trim().toLowerCase() ?? "";
 

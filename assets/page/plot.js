@@ -2,6 +2,7 @@
 // get their data here, from its rounds. Replays and reports contain this file, too.
 
 import { unpack } from "./files.js";
+import { marked } from "./glossary.js";
 import { make } from "./rounds.js";
 
 const REDRAW_MS = 250; // between drawings
@@ -168,7 +169,7 @@ const titleOf = (axis) => axis?.title?.text ?? "";
 export function table(names, rows) {
   const element = document.createElement("table");
   const [head, body] = [element.createTHead().insertRow(), element.createTBody()];
-  head.append(...names.map((name) => make("th", name)));
+  head.append(...names.map((name) => marked(make("th", name))));
   for (const row of rows) body.insertRow().append(...row.map((text) => make("td", text)));
   return element;
 }

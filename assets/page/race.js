@@ -2,7 +2,6 @@
 // A finished run is one record, whether it has just ended, was stored, was opened from a file, or is a replay.
 
 import { connectShareMenu } from "./files.js";
-import { explanations, meaningOf } from "./glossary.js";
 import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
 import { Chart } from "./plot.js";
@@ -263,17 +262,17 @@ const paragraphs = (texts) => texts.map((text) => make("p", text));
 /** Whether the prompt is a chat message. @param {Comparison | null} request */
 export const isChat = (request) => Boolean(request?.pair.target.chat_template && request.settings.apply_chat_template);
 
-/** The figures as tiles; their names show explanations. @param {{ name: string, plain: string, speculative: string, formula: string }[]} figures */
+/** The figures as tiles; their names show explanations. @param {Metric[]} figures */
 function tiles(figures) {
   const list = make("dl");
-  for (const { name, plain, speculative, formula } of figures) {
+  for (const { name, plain, speculative, meaning, formula } of figures) {
     const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), make("span", name, "word")];
     word.tabIndex = 0;
-    word.dataset.meaning = `${explanations(name) || `${name.charAt(0).toUpperCase()}${name.slice(1)}:`}\nFormula: ${formula}.`;
+    word.dataset.meaning = `${name}: ${meaning}.\nFormula: ${formula}.`;
     tile.classList.toggle("wide", speculative.length > WIDE);
     value.append(make("b", speculative), make("span", plain && `plain ${plain}`));
     title.append(word);
-    tile.append(title, value, make("dd", meaningOf(name), "meaning"));
+    tile.append(title, value, make("dd", meaning, "meaning"));
     list.append(tile);
   }
   return list;

@@ -1,7 +1,7 @@
 // Turns the rounds of a record into elements of the page. A record is the same in the engine's process, in messages, in
 // saved files and here; the page only adds sums over the rounds so far.
 
-import { TIPS, explanations } from "./glossary.js";
+import { TIPS, explained } from "./glossary.js";
 
 /** @type {readonly SideName[]} */
 export const SIDES = ["plain", "speculative"];
@@ -106,8 +106,7 @@ export function renderChips(round) {
     const chip = make("span", "", `chip ${kind}`);
     chip.classList.toggle("copied", Boolean(draft?.copied));
     const title = kind === "own" ? name : kind;
-    const more = explanations(`${draft?.copied ? "copied" : ""}${marks(visible(token))}`);
-    chip.dataset.meaning = `${explanations(title) || title}\n${more}`.trim();
+    chip.dataset.meaning = explained(title, draft?.copied && "copied", marks(token));
     const [mine, targets] = [draft?.draft_probability, draft ? draft.target_probability : token.probability];
     const drafts = draft?.copied ? "copy" : known(mine) || (draft && known(targets)) ? fixed(mine) : "";
     const odds = `${drafts} ${known(targets) ? `→ ${fixed(targets)}` : ""}`.trim();
@@ -121,8 +120,8 @@ function visible({ id, text }) {
   const marked = text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "→") || (id === null ? "?" : "∅");
   return marked.replaceAll("\n", "↵");
 }
-/** The marks that make up a text, which the glossary explains; else nothing. @param {string} text */
-const marks = (text) => (/^[↵␣→∅]+$/.test(text) ? ` ${text}` : "");
+/** The term for the marks that such a token consists of; else nothing. @param {{ id: number | null, text: string }} token */
+const marks = ({ id, text }) => !text.trim() && (text || id !== null) && "marks";
 /** @param {number | null | undefined} value */
 const known = (value) => value !== null && value !== undefined;
 /** @param {number | null | undefined} value */
@@ -147,14 +146,16 @@ export function make(tag, textContent = "", className = "") {
 /** @param {string} name @param {Proposal | undefined} draft @param {Token | null} token @param {string} source */
 function tip(name, draft, token, source) {
   const probability = token ? token.probability : draft?.target_probability;
-  return [
-    name + marks(visible(token ?? draft ?? { id: null, text: "" })),
-    draft?.copied && "copied from the text so far",
+  return explained(
+    name,
+    draft?.copied && "copied",
     draft?.id === null && "the engine does not report its token",
     !draft?.copied && known(draft?.draft_probability) && `draft's probability ${fixed(draft?.draft_probability, 3)} (${source})`,
     known(probability) && `target's probability ${fixed(probability, 3)}`,
     known(token?.entropy) && `the target's entropy here ${fixed(token?.entropy)} bits`,
-  ].filter(Boolean).join("\n");
+    marks(token ?? draft ?? { id: null, text: "" }),
+    source === "replayed" && draft && !draft.copied && source,
+  );
 }
 
 /** The likeliest tokens of both sides where a proposal was rejected; else nothing. @param {Round} round */
@@ -169,7 +170,7 @@ export function instead({ proposed }) {
 /** @param {Timed} timed @param {SideName} side */
 function roundTip({ round, number }, side) {
   const ms = `${(1000 * round.seconds).toFixed(2)} ms`;
-  if (!number) return `prefill (reading the prompt), ${ms}`;
+  if (!number) return `${explained("prefill")}\n${ms}`;
   return side === "plain" ? `step ${number}, ${ms}` : `round ${number}: ${roundNote(round)}`;
 }
 

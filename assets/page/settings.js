@@ -67,6 +67,7 @@ export function rememberPair(defaults, values) {
 /** The initial settings as JSON: the address's, else those last used in this tab, else in any. @param {string[]} names */
 export function recall(names) {
   gradio.explainQueue();
+  gradio.explainLabels();
   const link = linked();
   gradio.watchTabs((name) => {
     if (!name || name === tab) return;

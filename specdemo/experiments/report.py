@@ -16,9 +16,8 @@ from specdemo.errors import capitalised, listed
 from specdemo.experiments.plan import CONDITIONS
 from specdemo.experiments.rows import Point, Result, fastest, points
 from specdemo.exports.html import STYLES, filled, in_script, plotting, text_of
-from specdemo.files import ASSETS, json_file, write_each
+from specdemo.files import ASSETS, glossary, json_file, write_each
 from specdemo.records import SIDES
-from specdemo.results import metrics
 from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup, mean_load
 from specdemo.results.figures import Figure, Spot, as_data, compared
 from specdemo.results.words import shared_words
@@ -214,7 +213,6 @@ def _latencies(point: Point) -> Iterator[dict[str, str]]:
 
 
 def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Iterator[str]:
-    formulas = metrics.FORMULAS
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {counted(result.total, 'run')}."
     if missing := [name for name in result.variants if all(row.variant != name for row in result.rows)]:
@@ -223,12 +221,12 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
         yield f"To use {best}: {options_of(result, best)}"
     concurrent = {point.ttft is not None for point in measured}
     if False in concurrent:
-        yield f"Speedup: {formulas['speedup']}."
+        yield f"Speedup: {_formula('speedup')}."
     if True in concurrent:
-        yield f"Speedup of several requests at once: {formulas['load_speedup']}."
+        yield f"Speedup of several requests at once: {_formula('speedup of several requests at once')}."
     together = "; those of a table hold together" if len(measured) > 1 else ""
     yield f"In brackets: {INTERVAL}s for a quiet run of this machine{together}."
-    yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
+    yield f"α: {_formula('acceptance rate α')}. τ: {_formula('mean acceptance length τ')}."
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
         names = dict.fromkeys(row.variant for row in result.rows if row.problem == problem)
         yield f"Left out for {', '.join(names)}: {problem}"
@@ -238,6 +236,10 @@ def options_of(result: Result, name: str) -> str:
     settings = result.variants[name].settings
     names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
     return " ".join(option(name, value) for name in names if (value := getattr(settings, name)) is not None)
+
+
+def _formula(term: str) -> str:
+    return str(glossary()[term]["formula"])
 
 
 def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Part]:
@@ -260,11 +262,11 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
             lengths[line].append((places[axis], length, None, None, number(length)))
             drawn.add(point.variant)
     charts: dict[str, Part] = {}
-    remark, formula = f"Error bars: {INTERVAL}s.", f"{capitalised(metrics.FORMULAS['mean_acceptance_length'])}."
+    remark, committed = f"Error bars: {INTERVAL}s.", f"{capitalised(_formula('mean acceptance length τ'))}."
     if drawn:
         along = compared(axis, "speedup", speedups)
         charts["speedup"] = Part(f"Speedup by {axis}", figure=along, remark=remark)
-        charts["length"] = Part("Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=formula)
+        charts["length"] = Part("Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=committed)
     others = [point for point in by_task if point.variant not in drawn]
     if others:
         several = len({point.part for point in others}) > 1

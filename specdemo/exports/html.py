@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from specdemo.exports.schema import to_json, unpack
-from specdemo.files import ASSETS, json_text
+from specdemo.files import ASSETS, glossary, json_text
 from specdemo.models.catalogue import pair_settings
 from specdemo.records import Comparison
 from specdemo.results import figures
@@ -79,10 +79,16 @@ def markdown(comparison: Comparison) -> bytes:
 
 
 def plotting(modules: Sequence[str]) -> dict[str, Markup]:
-    """Return what a file needs to draw figures without a server: these modules, Plotly, and the empty charts."""
+    """Return what a file needs without a server: these modules, Plotly, the empty charts, and the glossary."""
     imports = {"imports": {name: _url(_bare(text_of(name))) for name in modules}}
-    plotly = Markup(b64encode(figures.plotly_js()).decode())
-    return {"imports": in_script(imports), "plotly": plotly, "charts": in_script(figures.page_charts())}
+    plotly, charts = Markup(b64encode(figures.plotly_js()).decode()), in_script(figures.page_charts())
+    return {"imports": in_script(imports), "plotly": plotly, "charts": charts, "terms": terms()}
+
+
+def terms() -> Markup:
+    """Return the glossary's sentences by every name of a term, for `glossary.js`."""
+    entries = [((term, *entry.get("also", ())), f"{term}: {entry['meaning']}.") for term, entry in glossary().items()]
+    return in_script({name: sentence for names, sentence in entries for name in names})
 
 
 def in_script(value: Any) -> Markup:

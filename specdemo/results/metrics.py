@@ -5,24 +5,11 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Literal, NamedTuple
 
+from specdemo.files import glossary
 from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Round, Run
 from specdemo.text import milliseconds, number, percent
 
 ROUNDS_TO_JUDGE = 12  # without any accepted proposal: with α = 0.2 that happens in 7 % of runs
-
-FORMULAS = {
-    "speedup": "plain seconds / speculative seconds for the same new tokens; prefill excluded, repeats included",
-    "acceptance_rate": "accepted / proposed, over rounds whose proposals are known",
-    "mean_acceptance_length": "committed tokens / target passes (plain decoding: 1)",
-    "per_position": "rounds that accepted at least i proposals / rounds",
-    "prefill": "seconds from the request to its first token",
-    "tokens_per_second": "tokens after the first / decode seconds",
-    "time_per_token": "decode seconds / tokens after the first",
-    "draft_cost": "a draft step / a plain step, in seconds",
-    "drafting": "drafting in a round / a plain step, in seconds",
-    "verify_cost": "the rest of a round / a plain step, in seconds",
-    "load_speedup": "speculative tokens/s / plain tokens/s of the same repeat, with the same requests",
-}
 
 
 def prefill_seconds(run: Run) -> float | None:
@@ -282,6 +269,7 @@ class Figure:
     name: str
     plain: str
     speculative: str
+    meaning: str
     formula: str
 
 
@@ -289,29 +277,31 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
     """In an order in which they explain each other. `speedup` in words; `plain_steps` that a round takes."""
     plain, speculative = comparison.plain, comparison.speculative
 
-    def both(name: str, key: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Figure:
-        return Figure(name, show(metric(plain)), show(metric(speculative)), FORMULAS[key])
+    def figure(term: str, speculative: str, plain: str = "", name: str = "", source: str = "") -> Figure:
+        entry = glossary()[term]
+        return Figure(name or term, plain, speculative, entry["meaning"], entry["formula"] + source)
 
-    yield Figure("speedup", "", speedup, FORMULAS["speedup"])
-    yield both("tokens/s", "tokens_per_second", tokens_per_second, number)
-    yield both("time per output token (TPOT)", "time_per_token", time_per_token, milliseconds)
-    yield both("time to first token (TTFT)", "prefill", prefill_seconds, milliseconds)
-    rate = number(acceptance_rate(speculative))
-    yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
-    yield both("mean acceptance length τ", "mean_acceptance_length", mean_acceptance_length, number)
-    yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
+    def both(term: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Figure:
+        return figure(term, show(metric(speculative)), show(metric(plain)))
+
+    yield figure("speedup", speedup)
+    yield both("tokens/s", tokens_per_second, number)
+    yield both("time per output token (TPOT)", time_per_token, milliseconds)
+    yield both("time to first token (TTFT)", prefill_seconds, milliseconds)
+    yield figure("acceptance rate α", number(acceptance_rate(speculative)))
+    yield both("mean acceptance length τ", mean_acceptance_length, number)
+    yield figure("acceptance by position i", _positions(speculative))
     costs = round_costs(comparison, plain_steps)
     if costs is None:
         return
-    d, v = ("d", "v") if costs.lookahead is None else (f"d({costs.lookahead})", f"v({costs.lookahead + 1})")
-    parts = (
-        ("draft cost c", costs.draft_step, "draft_cost"),
-        (f"drafting {d}", costs.drafting, "drafting"),
-        (f"verify cost {v}", costs.verify, "verify_cost"),
+    drafted, checked = (
+        ("d", "v") if costs.lookahead is None else (f"d({costs.lookahead})", f"v({costs.lookahead + 1})")
     )
-    for name, cost, key in parts:
+    names = "draft cost c", f"drafting {drafted}", f"verify cost {checked}"
+    terms = "draft cost c", "drafting d(γ)", "verify cost v(γ + 1)"
+    for term, name, cost in zip(terms, names, costs[:3], strict=True):
         if cost is not None:
-            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
+            yield figure(term, f"{cost:.3f}", name=name, source=f", {costs.source}")
 
 
 def _positions(run: Run) -> str:

@@ -90,7 +90,8 @@ def card(entry: Entry, present: Sequence[bool], *, downloads: bool, own_director
     return {
         "name": entry.name,
         "title": entry.title,
-        "about": f"{DRAFT_KINDS[entry.kind].noun.partition(' ')[2]} · {entry.prompts} · {needs}",
+        "draft": DRAFT_KINDS[entry.kind].noun.partition(" ")[2],
+        "about": f"{entry.prompts} · {needs}",
         "models": [
             (role, source.repository or "comes with specdemo", _facts(source))
             for role, source in zip(("target", "draft"), entry.sources, strict=True)

@@ -9,7 +9,7 @@ import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specdemo.exports.html import PAGE, STYLES, text_of
+from specdemo.exports.html import PAGE, STYLES, terms, text_of
 from specdemo.results import figures
 
 # Variables of Gradio's theme, by the colour of `tokens.css` that they take.
@@ -90,7 +90,8 @@ def head() -> str:
         f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "boards.css", "gradio.css")
     )
     preloads = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in sorted(_MODULES))
-    return f'{sheets}<script type="module" src="specdemo/gradio.js"></script>{preloads}'
+    glossary = f'<script id="terms" type="application/json">{terms()}</script>'
+    return f'{sheets}{glossary}<script type="module" src="specdemo/gradio.js"></script>{preloads}'
 
 
 def charts(_: Request) -> Response:

@@ -40,7 +40,7 @@ test("a finished run shows its record: text, conclusion, figures and explanation
   ]);
   assert.equal(text(view, "grounds"), "Expect 1.4× to 1.6× faster.Because.Why.\npython -m specdemo");
   assert.match(text(view, "figures"), /acceptance rate α0\.50share of .* acceptedRecorded\./);
-  assert.match(view.find(".figures .word").dataset.meaning, /^Acceptance rate α: share .*\nFormula: accepted \/ proposed\.$/);
+  assert.match(view.find(".figures .word").dataset.meaning, /^acceptance rate α: share .*\nFormula: accepted \/ proposed\.$/);
   assert.deepEqual(seen, ["a"]);
 });
 

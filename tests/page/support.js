@@ -3,6 +3,7 @@
 import { readFileSync } from "node:fs";
 import { JSDOM } from "jsdom";
 
+const GLOSSARY = JSON.parse(readFileSync(new URL("../../assets/glossary.json", import.meta.url), "utf8"));
 export const PAGE = new URL("../../assets/page/", import.meta.url);
 const { window } = new JSDOM("<!doctype html><body></body>", { url: "http://localhost:7860/", pretendToBeVisual: true });
 const NAMES = [
@@ -12,6 +13,8 @@ const NAMES = [
 ];
 for (const name of NAMES) globalThis[name] = typeof window[name] === "function" && /^[a-z]/.test(name) ? window[name].bind(window) : window[name];
 globalThis.window = window;
+const sentences = Object.entries(GLOSSARY).flatMap(([term, { also = [], meaning }]) => [term, ...also].map((name) => [name, `${term}: ${meaning}.`]));
+document.head.innerHTML = `<script id="terms" type="application/json">${JSON.stringify(Object.fromEntries(sentences))}</script>`;
 globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
 globalThis.ResizeObserver = class { observe() {} };
 globalThis.devicePixelRatio = 1;
@@ -64,7 +67,7 @@ const SUMMARY = {
   headline: "1.5× faster", direction: "faster", state: "clear", expectation: "Expect 1.4× to 1.6× faster.", pooled: "in this race", runs: 1, sentence: "Because.",
   certain: "", warnings: [{ chip: "disturbed", reason: "Others." }], why: ["Why.\npython -m specdemo"], seconds: { plain: 3, speculative: 2 },
   agreement: "identical output", identical: true, first_divergence: null, made_by: "a pair, lookahead 4.",
-  notes: ["Recorded."], figures: [{ name: "acceptance rate α", plain: "", speculative: "0.50", formula: "accepted / proposed" }],
+  notes: ["Recorded."], figures: [{ name: "acceptance rate α", plain: "", speculative: "0.50", meaning: "share of all proposals so far that the target accepted", formula: "accepted / proposed" }],
   speedup: 1.5, acceptance_rate: 0.5, mean_acceptance_length: 2.5,
 };
 
