@@ -54,3 +54,4 @@ function explain(element) {
 document.addEventListener("pointerover", ({ target }) => explain(around(target) ?? around(document.querySelector(":focus-visible"))));
 for (const kind of ["focusin", "click"]) document.addEventListener(kind, ({ target }) => explain(around(target)));
 document.addEventListener("keydown", ({ key }) => key === "Escape" && explain(null));
+new MutationObserver(() => shown?.isConnected === false && explain(null)).observe(document, { childList: true, subtree: true });

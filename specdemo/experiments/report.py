@@ -213,6 +213,7 @@ def _latencies(point: Point) -> Iterator[dict[str, str]]:
 
 
 def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Iterator[str]:
+    terms = glossary()
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {counted(result.total, 'run')}."
     if missing := [name for name in result.variants if all(row.variant != name for row in result.rows)]:
@@ -221,12 +222,12 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
         yield f"To use {best}: {options_of(result, best)}"
     concurrent = {point.ttft is not None for point in measured}
     if False in concurrent:
-        yield f"Speedup: {_formula('speedup')}."
+        yield f"Speedup: {terms['speedup']['formula']}."
     if True in concurrent:
-        yield f"Speedup of several requests at once: {_formula('speedup of several requests at once')}."
+        yield f"Speedup of several requests at once: {terms['speedup of several requests at once']['formula']}."
     together = "; those of a table hold together" if len(measured) > 1 else ""
     yield f"In brackets: {INTERVAL}s for a quiet run of this machine{together}."
-    yield f"α: {_formula('acceptance rate α')}. τ: {_formula('mean acceptance length τ')}."
+    yield f"α: {terms['acceptance rate α']['formula']}. τ: {terms['mean acceptance length τ']['formula']}."
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
         names = dict.fromkeys(row.variant for row in result.rows if row.problem == problem)
         yield f"Left out for {', '.join(names)}: {problem}"
@@ -236,10 +237,6 @@ def options_of(result: Result, name: str) -> str:
     settings = result.variants[name].settings
     names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
     return " ".join(option(name, value) for name in names if (value := getattr(settings, name)) is not None)
-
-
-def _formula(term: str) -> str:
-    return str(glossary()[term]["formula"])
 
 
 def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point]) -> dict[str, Part]:
@@ -262,11 +259,13 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
             lengths[line].append((places[axis], length, None, None, number(length)))
             drawn.add(point.variant)
     charts: dict[str, Part] = {}
-    remark, committed = f"Error bars: {INTERVAL}s.", f"{capitalised(_formula('mean acceptance length τ'))}."
+    remark, formula = f"Error bars: {INTERVAL}s.", glossary()["mean acceptance length τ"]["formula"]
     if drawn:
         along = compared(axis, "speedup", speedups)
         charts["speedup"] = Part(f"Speedup by {axis}", figure=along, remark=remark)
-        charts["length"] = Part("Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=committed)
+        charts["length"] = Part(
+            "Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=f"{capitalised(formula)}."
+        )
     others = [point for point in by_task if point.variant not in drawn]
     if others:
         several = len({point.part for point in others}) > 1

@@ -294,10 +294,8 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
     costs = round_costs(comparison, plain_steps)
     if costs is None:
         return
-    drafted, checked = (
-        ("d", "v") if costs.lookahead is None else (f"d({costs.lookahead})", f"v({costs.lookahead + 1})")
-    )
-    names = "draft cost c", f"drafting {drafted}", f"verify cost {checked}"
+    d, v = ("d", "v") if costs.lookahead is None else (f"d({costs.lookahead})", f"v({costs.lookahead + 1})")
+    names = "draft cost c", f"drafting {d}", f"verify cost {v}"
     terms = "draft cost c", "drafting d(γ)", "verify cost v(γ + 1)"
     for term, name, cost in zip(terms, names, costs[:3], strict=True):
         if cost is not None:

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { load, round, show } from "./support.js";
+import { PAGE, load, round, show } from "./support.js";
 
 const { Timeline, renderChips, renderRound } = await load("rounds.js");
 const { Pane, duration, formatted } = await load("pane.js");
@@ -38,6 +39,14 @@ test("elements whose text is a term are marked, and explain it", () => {
   document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
   assert.equal(document.querySelector("#meaning"), null);
   assert.equal(word.hasAttribute("aria-describedby"), false);
+});
+
+test("the page's markup and Gradio's labels name terms of the glossary", () => {
+  const texts = ["race.html", "parts.html", "gradio.js"].map((name) => readFileSync(new URL(name, PAGE), "utf8")).join("\n");
+  const markup = [...texts.matchAll(/data-term="([^{"]+)"/g)].flatMap(([, names]) => names.split(", "));
+  const labels = [.../const TERMS = \{[^}]+\}/.exec(texts)[0].matchAll(/: "(.+)",/g)].map(([, name]) => name);
+  assert.ok(markup.length > 10 && labels.length === 5);
+  assert.deepEqual([...markup, ...labels].filter((name) => explained(name) === name), []);
 });
 
 test("each kind of token has its class and explanation, and none is markup", () => {
