@@ -259,13 +259,11 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
             lengths[line].append((places[axis], length, None, None, number(length)))
             drawn.add(point.variant)
     charts: dict[str, Part] = {}
-    remark, formula = f"Error bars: {INTERVAL}s.", glossary()["mean acceptance length τ"]["formula"]
+    remark, formula = f"Error bars: {INTERVAL}s.", capitalised(glossary()["mean acceptance length τ"]["formula"])
     if drawn:
         along = compared(axis, "speedup", speedups)
         charts["speedup"] = Part(f"Speedup by {axis}", figure=along, remark=remark)
-        charts["length"] = Part(
-            "Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=f"{capitalised(formula)}."
-        )
+        charts["length"] = Part("Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=f"{formula}.")
     others = [point for point in by_task if point.variant not in drawn]
     if others:
         several = len({point.part for point in others}) > 1
