@@ -71,11 +71,9 @@ def test_every_document_is_linked_from_the_readme() -> None:
         assert f"({path.relative_to(ROOT)})" in README.read_text()
 
 
-@pytest.mark.parametrize("columns", [("formula",), ("meaning", "elsewhere")])
-def test_figures_and_terms_are_those_of_the_glossary(columns: tuple[str, ...]) -> None:
-    rows = [
-        (term, *(entry.get(key, "") for key in columns)) for term, entry in glossary().items() if columns[0] in entry
-    ]
+@pytest.mark.parametrize("names", [("formula",), ("meaning", "elsewhere")])
+def test_figures_and_terms_are_those_of_the_glossary(names: tuple[str, ...]) -> None:
+    rows = [(term, *(entry.get(key, "") for key in names)) for term, entry in glossary().items() if names[0] in entry]
     table = "\n".join(f"| {' | '.join(row)} |".replace("  ", " ") for row in rows)
     assert table in (ROOT / "docs" / "figures.md").read_text(), f"put this into figures.md:\n{table}"
 
