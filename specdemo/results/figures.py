@@ -23,7 +23,7 @@ from specdemo.results import metrics
 
 Figure = Any  # plotly.graph_objects.Figure, which has no types
 Trace = dict[str, Any]
-_COLOURS = ("own", "accepted", "rejected", "plain", "unaccepted", "mute", "ink")  # of lines and bars, in order
+_COLOURS = ("target", "accepted", "rejected", "plain", "unaccepted", "mute", "ink")  # of lines and bars, in order
 _PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, so that they also differ in grey
 _MAX_STRETCH = 2  # times the largest value: how far error bars may stretch an axis
 
@@ -97,7 +97,7 @@ def _acceptance() -> Figure:
 
 def _timing() -> Figure:
     """Where a round's time went, as far as the engine records it, beside the plain step of the same number."""
-    parts = ("verify", "accepted", "verify", ""), ("draft", "own", "draft", "/"), ("rest", "mute", "rest", ".")
+    parts = ("verify", "accepted", "verify", ""), ("draft", "target", "draft", "/"), ("rest", "mute", "rest", ".")
     unit = {"hovertemplate": "%{y:.2f} ms"}
     traces = [
         _grow(bars, name, colour, "speculative", "round", column, hatch=hatch, **unit)

@@ -99,11 +99,11 @@ def prompt_of(comparison: Comparison) -> str:
     return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
 
 
-PieceKind = Literal["plain", "accepted", "own", "rejected"]
+PieceKind = Literal["plain", "accepted", "target", "rejected"]
 
 
 class Piece(NamedTuple):
-    """`own` is a correction or bonus token, or a round's only token."""
+    """`target` is a correction or bonus token, or a round's only token."""
 
     text: str
     kind: PieceKind
@@ -117,4 +117,4 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
         if draft.outcome is Outcome.REJECTED and draft.id is not None:
             yield Piece(draft.text.replace("\n", "↵"), "rejected")
     for token in step.committed[step.accepted :]:
-        yield Piece(token.text, "plain" if side == "plain" else "own")
+        yield Piece(token.text, "plain" if side == "plain" else "target")

@@ -23,10 +23,10 @@ _COLOURS = {
     "mute": "body_text_color_subdued block_info_text_color block_label_text_color checkbox_border_color",
     "line": "border_color_primary block_border_color input_border_color checkbox_label_border_color "
     "button_secondary_border_color",
-    "own": "color_accent input_border_color_focus slider_color checkbox_background_color_selected "
+    "target": "color_accent input_border_color_focus slider_color checkbox_background_color_selected "
     "checkbox_border_color_selected checkbox_label_border_color_selected button_primary_background_fill "
     "button_primary_background_fill_hover button_primary_border_color",
-    "own-soft": "color_accent_soft checkbox_label_background_fill_hover checkbox_label_background_fill_selected",
+    "target-soft": "color_accent_soft checkbox_label_background_fill_hover checkbox_label_background_fill_selected",
     "rejected": "button_cancel_background_fill button_cancel_background_fill_hover button_cancel_border_color",
 }
 _SHAPES = {
