@@ -35,7 +35,7 @@ from specdemo.results.figures import Figure, chart
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings, require_effect
 
-OWN_DRAFT = "own"  # the draft on this machine that fits the target best
+BEST_DRAFT = "best"  # of those on this machine, for the target
 _MAX_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
 _HEIGHT = 640  # pixels of a replay in a notebook
 
@@ -139,30 +139,33 @@ def open_run(path: str | Path) -> Run:
 
 def load(
     target: str | Path | None = None,
-    draft: str | Path | None = OWN_DRAFT,
+    draft: str | Path | None = BEST_DRAFT,
     *,
     models_dir: Path | None = None,
     url: str | None = None,
     plain_url: str | None = None,
+    servers: Servers | None = None,
     **runtime: Any,
 ) -> Pair:
     """Return a pair by the names of its models, which are loaded when needed.
 
     A model is named as by `specdemo models list`, or by a folder or a GGUF file; a pair of the catalogue names its
-    target. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and `plain_url` name servers
-    instead. `runtime` are runtime settings, such as `precision`.
+    target. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and `plain_url`, or `servers`,
+    take the models' place. `runtime` are runtime settings, such as `precision`.
     """
     if url is not None or plain_url is not None:
-        if target is not None:
-            raise UsageError("Servers have their own models; leave the target out, or the servers' URLs.")
+        named = {"speculative": url, "plain": plain_url}
+        servers = Servers(**{side: Server(url=url) for side, url in named.items() if url})
+    if servers is not None:
+        if target is not None or draft not in (BEST_DRAFT, None):
+            raise UsageError("Servers have their own models; leave target and draft out, or the servers.")
         from specdemo.engines.server.engine import server_pair  # httpx takes a quarter of a second to import
 
-        named = {"speculative": url, "plain": plain_url}
-        return Pair(server_pair(Servers(**{side: Server(url=url) for side, url in named.items() if url})))
+        return Pair(server_pair(servers))
     if target is None:
         return Pair(default_pair(**runtime))
     models = [resolve(target, models_dir)]
-    if draft == OWN_DRAFT:
+    if draft == BEST_DRAFT:
         fitting = draft_for(models[0], models_dir)
         models += [fitting] if fitting is not None else []
     elif draft is not None:

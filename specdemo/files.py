@@ -106,7 +106,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
-    """Make and write several files. If some fail, write the others, then raise the first one's SpecdemoError."""
+    """Make and write several files. If some fail, write the others, then raise a SpecdemoError that names all."""
     failures = list[SpecdemoError]()
     for path, make in files.items():
         try:
@@ -115,6 +115,8 @@ def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
             failures.append(error)
         except (OSError, MemoryError) as error:  # raised by make()
             failures.append(SpecdemoError.of(error, f"Cannot make {quoted(str(path))}", "leave it out"))
+    if len(failures) > 1:
+        raise SpecdemoError(" ".join(map(str, failures))).because("\n".join(error.cause for error in failures))
     if failures:
         raise failures[0]
 

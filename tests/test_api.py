@@ -102,7 +102,7 @@ def test_mistakes_are_reported_before_loading(pair: specdemo.Pair) -> None:
         specdemo.compare(pair, PROMPT, num_assistant_tokens=3, max_ngram_size=2)
     with pytest.raises(specdemo.SpecdemoError, match="nothing-of-this-name"):
         specdemo.load("nothing-of-this-name")
-    with pytest.raises(UsageError, match="leave the target out"):
+    with pytest.raises(UsageError, match="leave target and draft out"):
         specdemo.load("story-pair", url="http://127.0.0.1:1")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from specdemo.api import OWN_DRAFT, load
+from specdemo.api import BEST_DRAFT, load
 from specdemo.capabilities import SERVER_ENGINE, ServerKind
 from specdemo.errors import UsageError, quoted
 from specdemo.models import catalogue
@@ -110,16 +110,12 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     if engine == SERVER_ENGINE:
         if servers is None:
             raise UsageError("The server engine needs the address of a server; give --url and --plain-url.")
-        if options.target is not None or options.draft is not None:
-            raise UsageError("The server engine takes its models from servers; leave --target and --draft out.")
-        from specdemo.engines.server.engine import server_pair  # httpx takes a quarter of a second to import
-
-        return server_pair(servers)
+        return load(options.target, options.draft, servers=servers).models
     if options.target is None and options.draft is not None:
         raise UsageError("--draft needs --target; give both.")
-    own = OWN_DRAFT if getattr(options, "drafter", "model") == "model" else None
+    best = BEST_DRAFT if getattr(options, "drafter", "model") == "model" else None
     runtime = given_settings(options, RuntimeSettings)
-    return load(options.target, options.draft or own, models_dir=options.models_dir, **runtime).models
+    return load(options.target, options.draft or best, models_dir=options.models_dir, **runtime).models
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:

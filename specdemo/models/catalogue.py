@@ -17,7 +17,16 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.capabilities import DEFAULT_ENGINE, DRAFT_KINDS, ENGINES, SERVER_ENGINE, effective, strategies
+from specdemo.capabilities import (
+    DEFAULT_ENGINE,
+    DRAFT_KINDS,
+    ENGINES,
+    SERVER_ENGINE,
+    EngineName,
+    effective,
+    engine_that,
+    strategies,
+)
 from specdemo.errors import ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
 from specdemo.models.converted import conversions, file_digest, is_converted, traced_runtime
@@ -270,6 +279,16 @@ def require_draft(pair: ModelPair) -> Model:
     return pair.draft
 
 
+def check_location(pair: ModelPair, engine: EngineName) -> None:
+    """Check that the models are where the engine runs them: on this machine or on a server."""
+    if (pair.target.server is None) == ENGINES[engine].local:
+        return
+    if ENGINES[engine].local:
+        raise SettingsError(f"This model is on a server; choose the {SERVER_ENGINE} engine.")
+    other = engine_that(lambda able: able.local)
+    raise SettingsError(f"The {engine} engine runs only models on a server; choose {other}.")
+
+
 @lru_cache(maxsize=256)  # looking it up reads files, which the page would do with every move of a slider
 def defaults_of(target: Model) -> Defaults:
     """Return a target's default settings: the catalogue's if it is listed there, wherever it is stored."""
@@ -298,6 +317,8 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     """Return a pair's defaults updated with `chosen`. Where quantization helps, an engine that repeats bits is
     preferred, and prompt lookup proposes for a target alone.
     """
+    if chosen.get("engine") in ENGINES:
+        check_location(pair, chosen["engine"])
     chosen = {"drafter": "lookup" if pair.draft is None else "model"} | chosen
     if "engine" not in chosen and traced_runtime(pair) != pair.runtime:
         for engine in DRAFT_KINDS[pair.draft_kind or "model"].engines:

@@ -91,6 +91,8 @@ def refusal_of(header: Header) -> str | None:
             name = key.removeprefix(prefix)
             if name not in table:
                 return f"has the setting {key}, whose effect is unknown"
+            if name == "expert_count" and value not in table[name]:
+                return f"is a mixture of experts ({key} {quoted(value)})"
             values = table[name]
             if values is not None and value not in values:
                 return f"has the setting {key} {quoted(value)}, whose effect is not supported"

@@ -19,7 +19,7 @@ from specdemo.files import is_text
 from specdemo.models.catalogue import bundled_prompts, pair_settings
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MAX_TURNS, ModelPair, Turn
-from specdemo.results.agreement import SAMPLING_CAVEAT
+from specdemo.results.agreement import sampling_caveat
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Auto
@@ -270,7 +270,7 @@ class CompareTab:
         _panel("advanced", "More settings")
         with gr.Column(scale=0, elem_id="advanced", elem_classes="controls panel"):
             self._add(*(name for name in NAMES if name not in self._controls))
-            gr.HTML(html("paragraph", SAMPLING_CAVEAT), elem_id="caveat")
+            gr.HTML(html("paragraph", sampling_caveat()), elem_id="caveat")
             with gr.Row(elem_id="as-code"):
                 names = [(software.title, name) for name, software in FLAVOURS.items()]
                 self._flavour = gr.Dropdown(

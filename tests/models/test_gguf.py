@@ -401,7 +401,7 @@ def biased(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
         ("has a SentencePiece tokenizer", {"tokenizer": "llama"}, None),
         ("holds no merges for its tokenizer", {"merges": ()}, None),
         ("splits text by the unknown rule 'falcon'", {"pre": "falcon"}, None),
-        ("has the setting llama.expert_count 8, whose", {"more": {"llama.expert_count": 8}}, None),
+        (r"is a mixture of experts \(llama.expert_count 8\)", {"more": {"llama.expert_count": 8}}, None),
         ("has the tensor blk.0.ffn_gate_inp.weight", {}, expert),
         ("has the tensor blk.0.attn_q.bias", {}, biased),
         ("scales positions by 'yarn'", {"more": {"llama.rope.scaling.type": "yarn"}}, None),

@@ -76,9 +76,10 @@ def test_a_link_carries_settings() -> None:
     settings, wrong = settings_from_link(PAIR, {"top_k": "many", "seed": "3"}, START)
     assert settings == GenerationSettings(seed=3)
     assert "One of these settings cannot be used here. Top-k" in str(wrong)
-    settings, wrong = settings_from_link(PAIR, {"policy": "auto"}, START)
-    assert settings == GenerationSettings()
-    assert "choose the traced engine" in str(wrong)
+    for value, advice in (("auto", "choose the traced engine"), ("server", "choose the genai engine")):
+        settings, wrong = settings_from_link(PAIR, {"policy" if value == "auto" else "engine": value}, START)
+        assert settings == GenerationSettings()
+        assert advice in str(wrong)
 
 
 def restored(saved: str, registry: Registry = REGISTRY) -> dict[str, Any]:
