@@ -26,7 +26,7 @@ from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
 from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pair_settings, suggestion
 from specdemo.models.library import draft_for, resolve
-from specdemo.racing.trials import measured_race
+from specdemo.racing.trials import race_with_repeats
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
 from specdemo.records import Comparison, Costs, ModelPair, Progress, Request, Server, Servers, Slice, Turn
 from specdemo.results import estimate, metrics
@@ -150,8 +150,8 @@ def load(
     """Return a pair by the names of its models, which are loaded when needed.
 
     A model is named as by `specdemo models list`, or by a folder or a GGUF file; a pair of the catalogue names its
-    target. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and `plain_url`, or `servers`,
-    take the models' place. `runtime` are runtime settings, such as `precision`.
+    target. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and `plain_url`, or
+    `servers`, take the models' place. `runtime` are runtime settings, such as `precision`.
     """
     if url is not None or plain_url is not None:
         named = {"speculative": url, "plain": plain_url}
@@ -193,7 +193,7 @@ def compare(
     chosen = pair.settings(**settings)
     require_effect(settings, [chosen], _written)
     check_prompt(Request.of(prompt, chosen, tuple(history)))  # before loading, which takes a while
-    work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
+    work = partial(race_with_repeats, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
     last = None
     with _bar(progress, total=2 * chosen.max_new_tokens, unit="token") as bar:
         for event in pair.work(WithEngine(chosen.engine, pair.models, work, calibrate=False)):

@@ -122,7 +122,7 @@ def live_parameters() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for strategy in live for name in strategy.parameters()))
 
 
-def partly_supported() -> frozenset[str]:
+def engine_specific_settings() -> frozenset[str]:
     return frozenset[str]().union(*(engine.unsupported for engine in ENGINES.values()))
 
 
@@ -184,7 +184,7 @@ def engines_of(strategy: type[Strategy]) -> tuple[EngineName, ...]:
     return tuple(name for name, engine in ENGINES.items() if strategy.name in engine.strategies)
 
 
-def effective(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
+def used_parameters(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
     return frozenset(name for name in strategy.parameters() if supports(engine, name))
 
 

@@ -105,7 +105,7 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
+def write_files(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
     """Make and write several files. If some fail, write the others, then raise a SpecdemoError that names all."""
     failures = list[SpecdemoError]()
     for path, make in files.items():
@@ -134,7 +134,7 @@ def environment(**variables: str | None) -> Iterator[None]:
         os.environ.update(before)
 
 
-def own_cache() -> Path:
+def cache_folder() -> Path:
     return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
 
 
@@ -156,7 +156,7 @@ def nearest_folder(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
+def writable_folder(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
     """Return the folder, created if necessary; raise a SpecdemoError that names `what` if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
 
 def is_writable(folder: Path) -> bool:
     with suppress(SpecdemoError):
-        return writable(folder, "Files") == folder
+        return writable_folder(folder, "Files") == folder
     return False
 
 

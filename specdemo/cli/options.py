@@ -41,7 +41,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
         groups[topic].add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
 
 
-def check_typed(prompt: str, advice: str) -> str:
+def check_no_file_name(prompt: str, advice: str) -> str:
     with suppress(OSError, ValueError):  # too long for a path, for example
         if Path(prompt).is_file():
             raise UsageError(f"The prompt {quoted(prompt)} is the name of a file; {advice}.")

@@ -23,12 +23,12 @@ from specdemo.capabilities import (
     ENGINES,
     SERVER_ENGINE,
     EngineName,
-    effective,
     engine_that,
     strategies,
+    used_parameters,
 )
 from specdemo.errors import ModelError, PairError, SettingsError, UnknownNameError, quoted
-from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
+from specdemo.files import ASSETS, cache_folder, expand_path, is_writable, list_folder
 from specdemo.models.converted import conversions, file_digest, is_converted, traced_runtime
 from specdemo.models.devices import memory_needed
 from specdemo.models.folder import inspect_folder
@@ -147,7 +147,7 @@ def hub_cache() -> Path:
 
 def models_dir(directory: Path | None = None) -> Path:
     configured = os.environ.get(MODELS_VARIABLE)
-    return directory or (expand_path(configured) if configured else own_cache() / "models")
+    return directory or (expand_path(configured) if configured else cache_folder() / "models")
 
 
 def cached_folders() -> dict[str, Path]:
@@ -338,7 +338,7 @@ def _with_defaults(pair: ModelPair, chosen: dict[str, Any]) -> GenerationSetting
     if pair.servers is None and strategy is not None:
         engine = (defaults | chosen).get("engine", GenerationSettings.model_fields["engine"].default)
         needed = {*strategy.parameters(), *([] if "policy" in chosen else chosen.keys() & parameters())}
-        supported = strategy in strategies(engine, pair.draft_kind) and needed <= effective(strategy, engine)
+        supported = strategy in strategies(engine, pair.draft_kind) and needed <= used_parameters(strategy, engine)
         if not supported or (chosen["drafter"], chosen.get("policy", policy)) != ("model", policy):
             defaults = {name: defaults[name] for name in defaults.keys() - {"policy", *strategy.parameters()}}
     return GenerationSettings.checked(**defaults | chosen)

@@ -179,10 +179,10 @@ def chart(comparison: Comparison, name: str) -> Figure:
 # Charts of several runs.
 
 # On the x axis, the value, the ends of its interval, and words to show instead of it.
-Spot = tuple[Any, float | None, float | None, float | None, str]
+ChartPoint = tuple[Any, float | None, float | None, float | None, str]
 
 
-def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: bool = True) -> Figure:
+def xy_chart(x: str, y: str, groups: Mapping[str, Sequence[ChartPoint]], *, along: bool = True) -> Figure:
     """Lines along a scale, or bars, with intervals, and a line at 1, where speculation changes nothing."""
     traces: list[Trace] = []
     for (name, spots), colour, hatch in zip(groups.items(), cycle(_COLOURS), cycle(_PATTERNS)):

@@ -95,7 +95,7 @@ def acceptance_rate(run: Run) -> float | None:
     return counts.accepted / counts.proposed if counts.proposed else None
 
 
-def gained(run: Run) -> bool | None:
+def any_accepted(run: Run) -> bool | None:
     """Whether any proposal was accepted; None if neither counts nor target passes are known."""
     if draft_counts(run).accepted:
         return True
@@ -276,7 +276,7 @@ _SHOWN_POSITIONS = 8  # listed in "acceptance by position": what fits on a line
 
 
 @dataclass(frozen=True)
-class Figure:
+class Metric:
     """`plain` is empty if the figure applies only to speculation."""
 
     name: str
@@ -285,21 +285,21 @@ class Figure:
     formula: str
 
 
-def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> Iterator[Figure]:
+def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> Iterator[Metric]:
     """In an order in which they explain each other. `speedup` in words; `plain_steps` that a round takes."""
     plain, speculative = comparison.plain, comparison.speculative
 
-    def both(name: str, key: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Figure:
-        return Figure(name, show(metric(plain)), show(metric(speculative)), FORMULAS[key])
+    def both(name: str, key: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Metric:
+        return Metric(name, show(metric(plain)), show(metric(speculative)), FORMULAS[key])
 
-    yield Figure("speedup", "", speedup, FORMULAS["speedup"])
+    yield Metric("speedup", "", speedup, FORMULAS["speedup"])
     yield both("tokens/s", "tokens_per_second", tokens_per_second, number)
     yield both("time per output token (TPOT)", "time_per_token", time_per_token, milliseconds)
     yield both("time to first token (TTFT)", "prefill", prefill_seconds, milliseconds)
     rate = number(acceptance_rate(speculative))
-    yield Figure("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
+    yield Metric("acceptance rate α", "", rate, FORMULAS["acceptance_rate"])
     yield both("mean acceptance length τ", "mean_acceptance_length", mean_acceptance_length, number)
-    yield Figure("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
+    yield Metric("acceptance by position i", "", _positions(speculative), FORMULAS["per_position"])
     costs = round_costs(comparison, plain_steps)
     if costs is None:
         return
@@ -311,7 +311,7 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
     )
     for name, cost, key in parts:
         if cost is not None:
-            yield Figure(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
+            yield Metric(name, "", f"{cost:.3f}", f"{FORMULAS[key]}, {costs.source}")
 
 
 def _positions(run: Run) -> str:

@@ -11,8 +11,8 @@ from specdemo.records import SIDES, Comparison, Side
 from specdemo.results import estimate, metrics
 from specdemo.results.agreement import agreement, divergence_reason
 from specdemo.results.estimate import Direction, Speedup, State
-from specdemo.results.metrics import Figure, figures
-from specdemo.results.warnings import RunWarning, ceiling, find_warnings
+from specdemo.results.metrics import Metric, figures
+from specdemo.results.warnings import RunWarning, find_warnings, known_ceiling
 from specdemo.results.words import notes, run_words, strategy_words
 from specdemo.text import counted, percent
 
@@ -37,7 +37,7 @@ class Summary:
     certain: str
     speedup: Speedup | None
     seconds: dict[Side, float]
-    figures: tuple[Figure, ...]
+    figures: tuple[Metric, ...]
     warnings: tuple[RunWarning, ...]
     why: tuple[str, ...]
     agreement: str
@@ -162,7 +162,7 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
             missing += [f"Stopped before the {side} side began."]
     if missing or speedup is None:
         return " ".join(missing) or "The answer is too short to compare; allow more tokens."
-    if metrics.gained(comparison.speculative) is False:
+    if metrics.any_accepted(comparison.speculative) is False:
         return _nothing_accepted(comparison)
     length, steps = speedup.tokens_per_round, speedup.plain_steps_per_round
     if length is None or steps is None:
@@ -250,7 +250,7 @@ def _round_words(comparison: Comparison, speedup: Speedup) -> str:
 
 def _ceiling_words(comparison: Comparison) -> str:
     """State what a perfect draft would reach; empty if nothing, or if longer lookaheads ran than were measured."""
-    best, costs = ceiling(comparison), comparison.costs
+    best, costs = known_ceiling(comparison), comparison.costs
     longest = 0 if costs is None else len(costs.verify) - 1
     if best is None or best[0] <= 1 or longest < (comparison.settings.strategy.fixed_lookahead or 0):
         return ""

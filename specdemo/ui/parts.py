@@ -8,7 +8,7 @@ from jinja2 import Environment, StrictUndefined
 
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.errors import SpecdemoError
-from specdemo.exports.html import text_of
+from specdemo.exports.html import page_file
 from specdemo.models.catalogue import Entry, Source, example_groups
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
@@ -23,7 +23,7 @@ PHASES = {
     "warming up": "Warming up",
     "prefilling": "Reading the prompt",
 }
-_TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("parts.html")).module
+_TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(page_file("parts.html")).module
 
 
 def html(part: str, *values: Any) -> str:

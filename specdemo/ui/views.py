@@ -9,7 +9,7 @@ import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specdemo.exports.html import PAGE, STYLES, text_of
+from specdemo.exports.html import PAGE, STYLES, page_file
 from specdemo.results import figures
 
 # Variables of Gradio's theme, by the colour of `tokens.css` that they take.
@@ -66,7 +66,7 @@ def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget));
     """
-    return gr.HTML(value, html_template=markup or text_of(f"{name}.html"), js_on_load=mount, **layout)
+    return gr.HTML(value, html_template=markup or page_file(f"{name}.html"), js_on_load=mount, **layout)
 
 
 def channel() -> gr.Textbox:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli import main
-from specdemo.engines.base import Decoder, Prefilling
+from specdemo.engines.base import Decoder, Prefill
 from specdemo.errors import LoadError, ServerError
 from specdemo.records import Costs, Request, Round
 from specdemo.strategies import Plain
@@ -40,7 +40,7 @@ class HalfDown(ScriptedEngine):
         return decoder
 
 
-def refusing() -> Generator[Prefilling | Round]:
+def refusing() -> Generator[Prefill | Round]:
     yield from ()
     raise ServerError(REFUSED)
 

@@ -8,7 +8,7 @@ import pytest
 from specdemo.capabilities import EngineName
 from specdemo.engines.base import Batch
 from specdemo.errors import PromptError, RunError, SettingsError
-from specdemo.experiments.plan import MAX_VARIANTS, PRESETS, Axes, Plan, available, grid
+from specdemo.experiments.plan import MAX_VARIANTS, PRESETS, Axes, Plan, available_strategies, grid
 from specdemo.experiments.prompts import Task
 from specdemo.experiments.report import build_report
 from specdemo.experiments.rows import Latency, Result, measure, points
@@ -53,7 +53,7 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     every = names(strategies=["all"])
     assert {"genai constant", "traced auto", "traced suffix"} <= set(every)
     assert "genai auto" not in every
-    assert "genai confidence" not in available(HEAD, SETTINGS), "GenAI ignores it with a head"
+    assert "genai confidence" not in available_strategies(HEAD, SETTINGS), "GenAI ignores it with a head"
     varied = set(names(strategies=["all"], lookaheads=[2, 4]))
     assert {"genai constant, lookahead 2", "traced constant, lookahead 4"} <= varied
     assert "traced auto" in varied, "it takes no lookahead"

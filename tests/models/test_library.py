@@ -8,7 +8,7 @@ import pytest
 
 from specdemo.child import Limits
 from specdemo.errors import FolderError, ModelError, SpecdemoError, UnknownNameError, UsageError
-from specdemo.files import writable
+from specdemo.files import writable_folder
 from specdemo.models.catalogue import catalogue, entry_folders, find
 from specdemo.models.converted import file_digest
 from specdemo.models.library import Library, add_model, draft_for, find_model, library, resolve
@@ -168,7 +168,7 @@ def test_models_are_listed_without_a_writable_cache(file: Path, monkeypatch: pyt
         assert file_digest(file) == digest
         assert library().models
         with pytest.raises(SpecdemoError, match=r"Rows cannot be saved in .* set XDG_CACHE_HOME"):
-            writable(file / "rows", "Rows")
+            writable_folder(file / "rows", "Rows")
     assert file_digest(file) == digest
     monkeypatch.setattr("hashlib.file_digest", None)
     assert file_digest(file) == digest, "kept in the cache"
