@@ -19,8 +19,7 @@ from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
 from specdemo.files import cache_folder, json_text, json_value, nearest_folder, writable_folder, write_bytes
 from specdemo.models.devices import in_units, multiplies_int8
-from specdemo.models.gguf import inspect_gguf
-from specdemo.models.gguf_header import EIGHT_BITS, FOUR_BITS
+from specdemo.models.gguf import EIGHT_BITS, FOUR_BITS, inspect_gguf
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
@@ -206,7 +205,7 @@ def convert_here(
     path: Path, scratch: Path, form: WeightsForm, report: Callable[[float], None] = lambda _: None
 ) -> None:
     """Convert in this process, in a scratch folder on the cache's disk."""
-    from specdemo.models import convert
+    from specdemo.models import gguf_convert
 
     digest = file_digest(path)
     folder = _conversion_folder(digest, form)
@@ -214,7 +213,7 @@ def convert_here(
         return
     work = scratch / "work"
     try:
-        convert.store(path, work, form, report)
+        gguf_convert.store(path, work, form, report)
         write_bytes(json_text({file.name: file.stat().st_size for file in work.iterdir()}).encode(), work / _SIZES)
     except Exception as error:
         shutil.rmtree(work, ignore_errors=True)

@@ -35,8 +35,6 @@ _MAX_ALIGNMENT = 2**16
 _OTHER_KINDS = ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K", "Q1_0")
 BLOCKS = {kind.name: size for kind, size in GGML_QUANT_SIZES.items() if kind.name not in _OTHER_KINDS}
 """Weights and bytes per block of the kinds of tensors that can be converted."""
-FOUR_BITS, EIGHT_BITS = ("Q4_0", "Q4_1", "Q4_K"), ("Q5_0", "Q8_0", "Q6_K")
-"""Kinds whose integers OpenVINO can keep, in as many bits."""
 _KINDS = {kind.value: kind.name for kind in GGMLQuantizationType}
 
 
@@ -116,7 +114,7 @@ def read_header(path: Path) -> Header:
     try:
         regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would wait for its other end
         if not regular or not is_gguf(path):
-            raise GGUFError(f"{name!r} is not a readable GGUF file; choose another file.")
+            raise GGUFError(f"{name!r} is not a readable GGUF file; give one, or an OpenVINO folder.")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _Parser(content, name).header()
     except (struct.error, IndexError, OverflowError) as error:  # an offset beyond the end, however far

@@ -21,7 +21,8 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from openvino import opset13 as ops
 
-from specdemo.models.gguf_header import BLOCKS, EIGHT_BITS, FOUR_BITS, Header, Tensor
+from specdemo.models.gguf import EIGHT_BITS, FOUR_BITS
+from specdemo.models.gguf_header import BLOCKS, Header, Tensor
 from specdemo.models.gguf_keys import head_size
 from specdemo.settings import WeightsForm
 

@@ -43,7 +43,6 @@ from specdemo.models.checks import fitting_draft
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.folder import inspect_folder, read_start
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model
-from specdemo.models.gguf_header import is_gguf
 from specdemo.records import Model, Record
 
 
@@ -121,7 +120,7 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
     """Return the model at a path, if it exists or looks like one, else the model of this name."""
     path, name = Path(name), str(name)
     if path.is_file():
-        return inspect_gguf(path) if path.suffix.lower() == ".gguf" or is_gguf(path) else inspect_folder(path)
+        return inspect_gguf(path)
     if path.is_dir():
         files = [] if any(path.glob("openvino_*")) else list(gguf_files(path, depth=0))
         largest = max(files, key=lambda file: file.stat().st_size, default=None)  # others may be its drafts
