@@ -118,7 +118,7 @@ class Run:
         kind = path.suffix.lower().removeprefix(".")
         if kind != "json" and kind not in FILE_KINDS:
             kinds = ", ".join(f".{kind}" for kind in ("json", *FILE_KINDS))
-            raise UsageError(f"A run cannot be saved as {quoted(path.name)}; end it in one of {kinds}.")
+            raise UsageError(f"A run cannot be saved as {quoted(path.name)}; end the name in one of {kinds}.")
         write_bytes(json_file(self.to_dict()) if kind == "json" else FILE_KINDS[kind].make(self.comparison), path)
         return path
 

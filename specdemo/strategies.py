@@ -127,7 +127,7 @@ class Parameters(BaseModel):
         description="the draft stops after a token below this probability",
     )
     max_assistant_tokens: int = Field(
-        20, ge=1, le=64, title="Maximum draft tokens", description="where the draft stops, however confident"
+        20, ge=1, le=64, title="Maximum draft tokens", description="after which even a confident draft stops"
     )
     max_ngram_size: int = Field(
         3, ge=1, le=16, title="N-gram size", description="longest run of recent tokens to look up in the text so far"

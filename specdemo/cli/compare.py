@@ -86,7 +86,7 @@ def _compare(options: argparse.Namespace) -> None:
                 if isinstance(event, Comparison):
                     comparison = event
                     done = counted(len(event.repeats), "repeat")
-                    show("repeating", f", {done} so far; Ctrl+C keeps what there is")
+                    show("repeating", f", {done} so far; Ctrl+C keeps the results so far")
                 else:
                     show(event.name if isinstance(event, Phase) else "racing")
             if stop():

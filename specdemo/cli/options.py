@@ -53,7 +53,7 @@ def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> s
         return "how models are loaded"
     if name in Sampling.__dataclass_fields__:
         return "how tokens are chosen"
-    return "what proposes, and how much" if name in parameters() | {"engine", "drafter", "policy"} else "the answer"
+    return "drafter and lookahead" if name in parameters() | {"engine", "drafter", "policy"} else "the answer"
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="NAME", help="the model on the speculative server, if it has several")
     group.add_argument("--plain-model", metavar="NAME", help="the same on the plain server")
     group.add_argument("--server", choices=get_args(ServerKind), help="kind of the servers (default: detected)")
-    silence = f"how long a server may send nothing (default: {SILENCE_SECONDS:g})"
+    silence = f"how long a server may stay silent (default: {SILENCE_SECONDS:g})"
     group.add_argument("--server-timeout", type=integer(1), default=SILENCE_SECONDS, metavar="SECONDS", help=silence)
 
 
@@ -153,7 +153,7 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
         value = int(text)
         if value < least or (most is not None and value > most):
             limits = f"{least} or more" if most is None else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"{value} is not possible; give {limits}")
+            raise argparse.ArgumentTypeError(f"{value} is out of range; give {limits}")
         return value
 
     return number

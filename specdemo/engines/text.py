@@ -111,7 +111,7 @@ class Tokenizer:
         try:
             text = self._tokenizer.apply_chat_template(chat, True, extra_context=thinking)
         except RuntimeError as error:
-            raise PromptError("The model's chat template refuses this chat; switch the template off.") from error
+            raise PromptError("The model's chat template rejects this chat; switch the template off.") from error
         return [token for part in text.split(mark) for token in self.encode(part, special=False)]
 
     def _split_special(self, text: str) -> list[str]:

@@ -185,7 +185,9 @@ def _strategies(
             shown = f"policy {strategy.policy.name}" if alone else name
             alternatives.append(_Alternative({"strategy": name}, able[name], shown, optional))
     if not alternatives:
-        raise SettingsError(f"Lookaheads and thresholds do not affect {settings.strategy.description}; vary others.")
+        raise SettingsError(
+            f"Lookaheads and thresholds do not affect {settings.strategy.description}; vary something else."
+        )
     return alternatives
 
 

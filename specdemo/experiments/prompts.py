@@ -58,7 +58,7 @@ MAX_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
 _MAX_SHOWN = 200  # of a name or category, and of a prompt in a preview
 _MAX_LISTED = 12  # bad records and categories that are named
 _NO_USER_MESSAGE = "none of its messages is a user's"
-_FIELDS_ADVICE = f"a prompt stands in {', '.join(PROMPT_FIELDS)}; a chat in {', '.join(CHAT_FIELDS)}"
+_FIELDS_ADVICE = f"prompts are read from {', '.join(PROMPT_FIELDS)}; chats from {', '.join(CHAT_FIELDS)}"
 
 
 class Task(Record):
@@ -259,7 +259,7 @@ def _rows(text: str, names: Sequence[str], dialect: Mapping[str, Any]) -> _Recor
             cells = next(reader)
         except csv.Error as error:
             lost = f", so lines {line} to {reader.line_num} are lost" if reader.line_num > line else ""
-            yield f"row {number}", ValueError(f"its quotes are not in pairs ({error}){lost}")
+            yield f"row {number}", ValueError(f"its quotes are unbalanced ({error}){lost}")
         except StopIteration:
             return
         else:

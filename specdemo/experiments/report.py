@@ -218,7 +218,7 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {counted(result.total, 'run')}."
     if missing := [name for name in result.variants if all(row.variant != name for row in result.rows)]:
-        yield f"Not reached within the time: {listed(missing)}."
+        yield f"Not tried for lack of time: {listed(missing)}."
     if best is not None:
         yield f"To use {best}: {options_of(result, best)}"
     concurrent = {point.ttft is not None for point in measured}
@@ -226,7 +226,7 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
         yield f"Speedup: {formulas['speedup']}."
     if True in concurrent:
         yield f"Speedup of several requests at once: {formulas['load_speedup']}."
-    together = "; those of a table hold together" if len(measured) > 1 else ""
+    together = "; those of a table hold jointly" if len(measured) > 1 else ""
     yield f"In brackets: {INTERVAL}s for a quiet run of this machine{together}."
     yield f"α: {formulas['acceptance_rate']}. τ: {formulas['mean_acceptance_length']}."
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):

@@ -159,13 +159,13 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
         path = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError):  # also for an unknown user's home, or no possible name
         missing = f"There is no file or folder {quoted(place)}"
-        raise UsageError(f"{missing}; give its whole path on this machine.") from None
+        raise UsageError(f"{missing}; give its full path on this machine.") from None
     failure = Failure(ModelError, f"{quoted(path.name)} cannot be read", "choose another model")
     found = result_of(inspect_limited(path, failure, read=resolve, limits=limits)).path or path
     folder = writable_folder(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
-        raise UsageError(f"Your models folder has another {path.name!r}; rename the file and add it again.")
+        raise UsageError(f"Your models folder already has another {path.name!r}; rename the file and add it again.")
     if not link.exists():
         link_or_copy(path, link)
     return find_model(Path(path.name, found.relative_to(path)).as_posix(), directory)

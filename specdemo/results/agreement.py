@@ -20,7 +20,7 @@ def agreement(comparison: Comparison) -> str:
         return "one side only"
     index = metrics.first_divergence(comparison)
     if index is not None:
-        drawn = ", as draws do" if comparison.settings.do_sample else ""
+        drawn = ", as random draws do" if comparison.settings.do_sample else ""
         return f"outputs differ from token {index + 1} on{drawn}"
     compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
     return f"identical output, {counted(compared, 'token')} compared"

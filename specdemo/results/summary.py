@@ -122,9 +122,9 @@ def expectation(speedup: Speedup) -> str:
     busy = f"Other programs took {percent(speedup.other_load or 0.0)} of the processor"
     match speedup.state:
         case "disturbed":
-            return f"{busy}, which leaves open which side is faster: {expected} without them."
+            return f"{busy}, so it is unclear which side is faster: {expected} without them."
         case "close":
-            return f"This leaves open which side is faster: {expected}."
+            return f"It is unclear which side is faster: {expected}."
     return f"{busy}: {expected} without them." if speedup.busy else f"{capitalised(expected)}."
 
 
@@ -228,7 +228,7 @@ def _evidence(comparison: Comparison, speedup: Speedup) -> str:
     if speedup.width_from == "runs":
         quieter = "A quieter machine, a" if speedup.busy else "A"
         return f"{took} {quieter} longer answer or more repeats would narrow the interval."
-    return f"{took} More repeats would not narrow the interval: it covers how much processes and moments differ."
+    return f"{took} More repeats would not narrow the interval: results differ that much between processes."
 
 
 def _round_words(comparison: Comparison, speedup: Speedup) -> str:

@@ -70,7 +70,7 @@ def header_html(pair: ModelPair) -> str:
     precision = "default precision" if requested == "default" else f"precision {requested}"
     meaning = (
         f"target {_model(pair.target)} on {device}, {draft}. "
-        "Precision is that of the processor's sums; with f32 both sides write the same text."
+        "Precision is that of the computation; with f32 both sides write the same text."
     )
     return html("header", meaning, pair.name, name, drafted, f"{devices} · {precision}")
 
@@ -158,7 +158,7 @@ def _size(number: int | None) -> str:
 def _remarks(report: PairReport) -> list[str]:
     free = in_units(report.memory_free)
     stored = stored_form(report.target)
-    lines = [f"Its weights are stored as {stored}. Weights, under Runtime, changes that."] if stored else []
+    lines = [f"Its weights are stored as {stored}. The Weights setting under Runtime changes that."] if stored else []
     for engine in report.engines:
         if not ENGINES[engine.engine].local:
             lines.append("A server runs it, so it takes no memory here.")

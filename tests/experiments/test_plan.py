@@ -194,7 +194,7 @@ def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkey
     assert last.limit == pytest.approx(0.6)
     assert result.complete, "the time is over, and nothing is missing"
     (note,) = (
-        note for note in build_report(result).notes if note.startswith("Not reached within the time: lookahead ")
+        note for note in build_report(result).notes if note.startswith("Not tried for lack of time: lookahead ")
     )
     assert note.count("lookahead") == len(GRID) - 1
     together = PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (1, 2)}, minutes=0.01)

@@ -214,7 +214,7 @@ class Client:
         if reason is not None:
             raise self.error(f"failed in the middle of its answer: {self.redact(reason)}")
         if data is None and text.startswith("{"):
-            raise self.error(f"sent an event that is no JSON ({self.redact(text)}); see its log, and run again.")
+            raise self.error(f"sent an event that is not JSON ({self.redact(text)}); see its log, and run again.")
         return {name: data[name] for name in _FIELDS if name in data} if isinstance(data, dict) else None
 
     def _response_error(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
@@ -253,7 +253,7 @@ class Client:
             advice = "check whether it is still working, or raise --server-timeout."
             raise SilentError(str(self.error(f"has sent nothing for {self._silence:g} s; {advice}"))) from error
         except httpx.RequestError as error:
-            raise self.error("broke off its answer; see its log, and run again.") from error
+            raise self.error("ended its answer early; see its log, and run again.") from error
 
 
 class _LimitedStream(httpx.AsyncByteStream):

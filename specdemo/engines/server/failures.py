@@ -11,7 +11,7 @@ _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _SENTENCES = {
     401: "requires a valid API key; set {variable}",
     403: "does not let this API key use the model; set {variable} to one that may",
-    404: "knows no such model or address; check both, and --model",
+    404: "has no such model or address; check both, and --model",
     429: "has too many requests; run again later, or raise its limit",
     502: "is behind a gateway that cannot reach it; check that it is running",
     503: "is not ready, perhaps still loading; run again later",
@@ -52,12 +52,12 @@ def describe(status: int, text: str, address: str, key_variable: str, *, streame
         event = parse_json(last.removeprefix("data:"))
         is_usual = not last or (event is not None and error_in(event) is None)
         reason = "" if is_usual else f" ({redact(event or last, address)})"
-        return f"broke off its answer{reason}; see its log, and run again."
+        return f"ended its answer early{reason}; see its log, and run again."
     if streamed and usable_object(status, text) is not None:
-        return "answered in one piece, which cannot be timed; have it stream its answers."
+        return "answered in one piece, which cannot be timed; make it stream its answers."
     if error_in(content) is not None:
         return f"answered with an error: {message}"
-    return f"sent no JSON object ({message}); check that this is an OpenAI-compatible server."
+    return f"did not send a JSON object ({message}); check that this is an OpenAI-compatible server."
 
 
 def parse_json(text: str) -> Any:
