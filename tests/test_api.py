@@ -56,7 +56,7 @@ def test_a_run_is_saved_by_its_suffix_and_read_again(run: specdemo.Run, tmp_path
         assert run.save(tmp_path / name).read_bytes().strip().startswith(begin)
     assert specdemo.open_run(tmp_path / "a.json").to_dict() == run.to_dict()
     assert run._repr_html_().startswith("<iframe srcdoc=")
-    with pytest.raises(UsageError, match="end it in"):
+    with pytest.raises(UsageError, match="end the name in"):
         run.save(tmp_path / "a.pdf")
     with pytest.raises(specdemo.SpecdemoError, match="choose a JSON file"):
         specdemo.open_run(tmp_path / "nowhere.json")

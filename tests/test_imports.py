@@ -81,7 +81,3 @@ def test_imports_point_downwards() -> None:
             for room, entries in ROOMS.items():
                 inside = name.startswith(room) or not imported.startswith(room)
                 assert inside or imported in {room, *entries}, f"{name} imports {imported}"
-
-
-def test_every_module_has_a_layer_and_every_layer_a_module() -> None:
-    assert {part_of(name_of(path)) for path in MODULES} == set().union(*LAYERS)

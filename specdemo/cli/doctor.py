@@ -18,14 +18,7 @@ from specdemo.cli.terminal import progress
 from specdemo.errors import SpecdemoError
 from specdemo.files import cache_folder, nearest_folder
 from specdemo.models.catalogue import hub_cache, models_dir
-from specdemo.models.devices import (
-    devices,
-    in_units,
-    instruction_sets,
-    memory_free,
-    processor,
-    usable_processors,
-)
+from specdemo.models.devices import devices, in_units, instruction_sets, memory_free, processor, usable_processors
 from specdemo.models.library import library
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Costs, ModelPair

@@ -23,14 +23,7 @@ from openvino import opset13 as ops
 
 from specdemo.decoding.round import ModelSequence
 from specdemo.decoding.sampling import Logits
-from specdemo.engines.sequences import (
-    CachedSequence,
-    Layout,
-    PagedSequence,
-    StatefulSequence,
-    States,
-    pass_shape,
-)
+from specdemo.engines.sequences import CachedSequence, Layout, PagedSequence, StatefulSequence, States, pass_shape
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 from specdemo.models.devices import FIXED_BYTES, release_mapped_weights
 

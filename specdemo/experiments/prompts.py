@@ -293,10 +293,8 @@ def _items(value: Any) -> list[Any]:
     arrays = {name: field for name, field in fields.items() if isinstance(field, list) and field}
     if {"columns", "data"} <= arrays.keys() and all(isinstance(row, list) for row in fields["data"]):
         return [dict(zip(map(str, fields["columns"]), row, strict=False)) for row in fields["data"]]
-    if (
-        any(isinstance(fields.get(name), str) for name in PROMPT_FIELDS)
-        or {"prompt", "input", *CHAT_FIELDS[:-1]} & arrays.keys()
-    ):
+    has_prompt = any(isinstance(fields.get(name), str) for name in PROMPT_FIELDS)
+    if has_prompt or {"prompt", "input", *CHAT_FIELDS[:-1]} & arrays.keys():
         return [value]
     if _known(fields) and all(isinstance(column, dict) for column in fields.values()):
         return [{name: column.get(row) for name, column in value.items()} for row in next(iter(value.values()))]
@@ -407,9 +405,8 @@ def _content(value: Any) -> str:
 def _turns(value: Any) -> tuple[str, list[str]]:
     """The system message and user turns of a text or messages; answers of assistants and tools are left out."""
     messages = [((_text(_lowered(item), *_ROLE_FIELDS) or "user").casefold(), item) for item in _flat(value)]
-    system, user = (
-        [_content(item) for role, item in messages if role in roles] for roles in (_SYSTEM_ROLES, _USER_ROLES)
-    )
+    system = [_content(item) for role, item in messages if role in _SYSTEM_ROLES]
+    user = [_content(item) for role, item in messages if role in _USER_ROLES]
     if not user:
         raise ValueError(_NO_USER_MESSAGE)
     return "\n\n".join(filter(str.strip, system)), user

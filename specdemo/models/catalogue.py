@@ -273,10 +273,8 @@ def require_draft(pair: ModelPair) -> Model:
 def check_location(pair: ModelPair, engine: str) -> None:
     """Check that the pair is where the engine runs it."""
     if (pair.target.server is None) != ENGINES[engine].local:
-        place, other = (
-            ("on this machine", DEFAULT_ENGINE) if pair.target.server is None else ("served", SERVER_ENGINE)
-        )
-        raise SettingsError(f"This pair is {place}; choose the {other} engine.")
+        place, other = ("a server", SERVER_ENGINE) if ENGINES[engine].local else ("this machine", DEFAULT_ENGINE)
+        raise SettingsError(f"This pair is on {place}; choose the {other} engine.")
 
 
 @lru_cache(maxsize=256)  # looking it up reads files, which the page would do with every move of a slider

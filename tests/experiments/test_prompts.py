@@ -194,7 +194,7 @@ def test_a_bad_line_is_named_and_left_out(line: str, reason: str, tmp_path: Path
     assert file.problems.startswith("line 2: ")
     assert [each.prompt for each in file.tasks] == ["x"]
     with pytest.raises(
-        FileError, match=rf"holds no prompts: line 1: .*prompts are read from {', '.join(PROMPT_FIELDS)}; a chat"
+        FileError, match=rf"holds no prompts: line 1: .*prompts are read from {', '.join(PROMPT_FIELDS)}; chats"
     ):
         read_prompts(written(tmp_path, "prompts.jsonl", line))
 

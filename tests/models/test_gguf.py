@@ -410,7 +410,6 @@ def biased(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
         ("attends to the last 64 tokens only", {"more": {"llama.attention.sliding_window": 64}}, None),
         ("has the setting tokenizer.ggml.add_eos_token True", {"more": {"tokenizer.ggml.add_eos_token": True}}, None),
         ("has the setting llama.logit_scale 0.5", {"more": {"llama.logit_scale": 0.5}}, None),
-        ("has the setting llama.pooling_type 1", {"more": {"llama.pooling_type": 1}}, None),
         ("has the setting llama.attention.new_idea", {"more": {"llama.attention.new_idea": 1}}, None),
         ("has the setting tokenizer.ggml.new_idea", {"more": {"tokenizer.ggml.new_idea": "x"}}, None),
     ],

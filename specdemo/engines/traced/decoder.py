@@ -15,16 +15,7 @@ from specdemo.decoding.sampling import Probabilities, Uniform, entropy, likelies
 from specdemo.engines.base import Decoder, Prefill
 from specdemo.engines.text import IncrementalText, Tokenizer, token_texts
 from specdemo.errors import OPENVINO_FAILURES, EngineError
-from specdemo.records import (
-    MAX_LIKELIEST,
-    Alternative,
-    DraftToken,
-    Outcome,
-    Request,
-    Round,
-    Token,
-    outcomes_from_ids,
-)
+from specdemo.records import MAX_LIKELIEST, Alternative, DraftToken, Outcome, Request, Round, Token, outcomes_from_ids
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]  # for a text, with a capacity in tokens
