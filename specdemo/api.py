@@ -154,8 +154,8 @@ def load(
     `servers`, take the models' place. `runtime` are runtime settings, such as `precision`.
     """
     if url is not None or plain_url is not None:
-        named = {"speculative": url, "plain": plain_url}
-        servers = Servers(**{side: Server(url=url) for side, url in named.items() if url})
+        plain, speculative = (Server(url=given) if given else None for given in (plain_url, url))
+        servers = Servers(plain=plain, speculative=speculative)
     if servers is not None:
         if target is not None or draft not in (BEST_DRAFT, None):
             raise UsageError("Servers have their own models; leave target and draft out, or the servers.")

@@ -122,10 +122,6 @@ def live_parameters() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for strategy in live for name in strategy.parameters()))
 
 
-def engine_specific_settings() -> frozenset[str]:
-    return frozenset[str]().union(*(engine.unsupported for engine in ENGINES.values()))
-
-
 def supports(engine: EngineName, setting: str) -> bool:
     return setting not in ENGINES[engine].unsupported
 

@@ -115,10 +115,9 @@ def write_files(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
             failures.append(error)
         except (OSError, MemoryError) as error:  # raised by make()
             failures.append(SpecdemoError.of(error, f"Cannot make {quoted(str(path))}", "leave it out"))
-    if len(failures) > 1:
-        raise SpecdemoError(" ".join(map(str, failures))).because("\n".join(error.cause for error in failures))
     if failures:
-        raise failures[0]
+        causes = "\n".join(error.cause for error in failures)
+        raise SpecdemoError(" ".join(map(str, failures))).because(causes) from failures[0]
 
 
 @contextmanager

@@ -23,8 +23,7 @@ from specdemo.records import MAX_CONCURRENCY, ModelPair, Record
 from specdemo.settings import GenerationSettings, SettingsModel
 from specdemo.strategies import STRATEGIES
 
-# every strategy that the pair supports; those of the same engine and drafter
-ALL_STRATEGIES, SAME_DRAFTER = "all", "same"
+ALL_STRATEGIES, SAME_DRAFTER = "all", "same"  # that the pair supports; of the same engine and drafter
 MAX_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
 MAX_REPEATS = 1000  # bounds the time and the file of a run
 MAX_MINUTES = 24 * 60  # a day

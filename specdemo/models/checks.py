@@ -83,8 +83,7 @@ def check_pair(target: Model, draft: Model | None) -> PairReport:
     engines = []
     for name in local_engines():
         needed = memory_needed(target_bytes, draft_bytes, name)
-        refusal = _refusal(name, target, draft, difference)
-        remark = refusal
+        remark = refusal = _refusal(name, target, draft, difference)
         if remark is None and difference is not None:
             remark = "In greedy decoding only: the draft's tokenizer differs, so its text is re-encoded."
         elif remark is None and unconverted is not None:

@@ -10,7 +10,6 @@ from specdemo.capabilities import (
     DRAFT_KINDS,
     ENGINES,
     EngineName,
-    engine_specific_settings,
     live_parameters,
     local_engines,
     strategies,
@@ -93,7 +92,7 @@ def chosen_strategy(pair: ModelPair, values: Mapping[str, Any], *, valid: bool =
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
     chosen = strategies(engine, pair.draft_kind, drafter, policy)
     used = {name for strategy in chosen for name in used_parameters(strategy, engine)}
-    of_strategies, refused = parameters(), engine_specific_settings()
+    of_strategies, refused = parameters(), {name for other in ENGINES.values() for name in other.unsupported}
     return {
         **{name: len(options) > 1 for name, options in available_choices(pair, engine, drafter).items()},
         **{name: name in used for name in NAMES if name in of_strategies},

@@ -95,9 +95,7 @@ def test_files_that_cannot_be_written_are_named_and_skip_no_other(
     assert main(["compare", "Say", *options], load=lambda *_: ScriptedEngine()) == 1
     assert html.read_bytes()[:2] == b"<!"
     *_, complaint, cause, other = capsys.readouterr().err.splitlines()
-    assert (
-        "Cannot write '/dev/full' (No space left on device); choose another path. Cannot write '/proc/a" in complaint
-    )
+    assert "'/dev/full' (No space left on device); choose another path. Cannot write '/proc/a.md' (" in complaint
     assert cause.strip() == "OSError: [Errno 28] No space left on device"
     assert other.strip() == "FileNotFoundError: [Errno 2] No such file or directory"
 

@@ -147,11 +147,8 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "in a choice": (Answer(stream=frames({"choices": [{"error": {"message": "evicted"}}]})), "answer: evicted"),
     "200 with an error": (Answer({"error": {"message": "no slots"}}), "answered with an error: no slots"),
     "in one piece": (Answer({"choices": [{"message": {"content": "Hi"}}]}), "answered in one piece"),
-    "a page": (
-        Answer("<!doctype html>\n<html><title>Chat\nUI</title>"),
-        "not send a JSON object (a web page, 'Chat\\nUI')",
-    ),
-    "text": (Answer("Ollama is running"), "not send a JSON object (Ollama is running)"),
+    "a page": (Answer("<!doctype html>\n<html><title>Chat\nUI</title>"), "JSON object (a web page, 'Chat\\nUI')"),
+    "text": (Answer("Ollama is running"), "JSON object (Ollama is running)"),
     "half an event": (Answer(stream=(*EVENTS[:2], b'data: {"choices": [')), "sent an event that is not JSON"),
     "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is not JSON"),
     "broken off": (Answer(stream=EVENTS[:3], broken=True), "ended its answer early"),
@@ -165,7 +162,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "too many ids": (Answer(stream=(many_ids(10**6), *EVENTS)), "sends more tokens than any answer needs"),
     "too many ids in all": (Answer(stream=[many_ids(1000)] * 3), "sends more tokens than any answer needs"),
     "too long a text": (Answer(stream=frames(chat("x" * 2**20), chat("x"))), "sends more text than any answer needs"),
-    "many titles": (Answer("<title>" * 9000 + "Chat"), "not send a JSON object (a web page)"),
+    "many titles": (Answer("<title>" * 9000 + "Chat"), "JSON object (a web page)"),
     "spaces at the end": (Answer(stream=(*EVENTS[:2], b"data: " + b" " * 60_000 + b"evicted")), "evicted"),
 }
 
