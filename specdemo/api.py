@@ -26,7 +26,7 @@ from specdemo.exports.html import FILE_KINDS
 from specdemo.files import json_file, read_bytes, write_bytes
 from specdemo.models.catalogue import default_pair, default_runtime, pair_of, pair_settings, suggestion
 from specdemo.models.library import draft_for, resolve
-from specdemo.racing.trials import measured_race
+from specdemo.racing.trials import race_with_repeats
 from specdemo.racing.worker import EngineFactory, Job, WithEngine, Worker, with_loader
 from specdemo.records import Comparison, Costs, ModelPair, Progress, Request, Server, Servers, Slice, Turn
 from specdemo.results import estimate, metrics
@@ -35,7 +35,7 @@ from specdemo.results.figures import Figure, chart
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings, require_effect
 
-OWN_DRAFT = "own"  # the draft on this machine that fits the target best
+BEST_DRAFT = "best"  # of those on this machine, for the target
 _MAX_BYTES = 2**26  # of a file with a comparison: the longest take about a tenth
 _HEIGHT = 640  # pixels of a replay in a notebook
 
@@ -118,7 +118,7 @@ class Run:
         kind = path.suffix.lower().removeprefix(".")
         if kind != "json" and kind not in FILE_KINDS:
             kinds = ", ".join(f".{kind}" for kind in ("json", *FILE_KINDS))
-            raise UsageError(f"A run cannot be saved as {quoted(path.name)}; end it in one of {kinds}.")
+            raise UsageError(f"A run cannot be saved as {quoted(path.name)}; end the name in one of {kinds}.")
         write_bytes(json_file(self.to_dict()) if kind == "json" else FILE_KINDS[kind].make(self.comparison), path)
         return path
 
@@ -139,30 +139,33 @@ def open_run(path: str | Path) -> Run:
 
 def load(
     target: str | Path | None = None,
-    draft: str | Path | None = OWN_DRAFT,
+    draft: str | Path | None = BEST_DRAFT,
     *,
     models_dir: Path | None = None,
     url: str | None = None,
     plain_url: str | None = None,
+    servers: Servers | None = None,
     **runtime: Any,
 ) -> Pair:
     """Return a pair by the names of its models, which are loaded when needed.
 
     A model is named as by `specdemo models list`, or by a folder or a GGUF file; a pair of the catalogue names its
-    target. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and `plain_url` name servers
-    instead. `runtime` are runtime settings, such as `precision`.
+    target. Default: the page's initial pair; a draft of None leaves prompt lookup. `url` and `plain_url`, or
+    `servers`, take the models' place. `runtime` are runtime settings, such as `precision`.
     """
     if url is not None or plain_url is not None:
-        if target is not None:
-            raise UsageError("Servers have their own models; leave the target out, or the servers' URLs.")
+        plain, speculative = (Server(url=given) if given else None for given in (plain_url, url))
+        servers = Servers(plain=plain, speculative=speculative)
+    if servers is not None:
+        if target is not None or draft not in (BEST_DRAFT, None):
+            raise UsageError("Servers have their own models; leave target and draft out, or the servers.")
         from specdemo.engines.server.engine import server_pair  # httpx takes a quarter of a second to import
 
-        named = {"speculative": url, "plain": plain_url}
-        return Pair(server_pair(Servers(**{side: Server(url=url) for side, url in named.items() if url})))
+        return Pair(server_pair(servers))
     if target is None:
         return Pair(default_pair(**runtime))
     models = [resolve(target, models_dir)]
-    if draft == OWN_DRAFT:
+    if draft == BEST_DRAFT:
         fitting = draft_for(models[0], models_dir)
         models += [fitting] if fitting is not None else []
     elif draft is not None:
@@ -190,7 +193,7 @@ def compare(
     chosen = pair.settings(**settings)
     require_effect(settings, [chosen], _written)
     check_prompt(Request.of(prompt, chosen, tuple(history)))  # before loading, which takes a while
-    work = partial(measured_race, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
+    work = partial(race_with_repeats, prompt=prompt, settings=chosen, history=tuple(history), number=repeats)
     last = None
     with _bar(progress, total=2 * chosen.max_new_tokens, unit="token") as bar:
         for event in pair.work(WithEngine(chosen.engine, pair.models, work, calibrate=False)):

@@ -3,7 +3,7 @@
 Other combinations are refused before a model is loaded: `refusal` and `pair_refusal` give the reason and a remedy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,13 +112,14 @@ def local_engines() -> tuple[EngineName, ...]:
     return tuple(name for name, engine in ENGINES.items() if engine.local)
 
 
+def engine_that(can: Callable[[EngineInfo], bool]) -> str:
+    """Name an engine in a sentence that advises it, such as "the traced engine"."""
+    return next((f"the {engine.name} engine" for engine in ENGINES.values() if can(engine)), "another engine")
+
+
 def live_parameters() -> tuple[str, ...]:
     live = (STRATEGIES[strategy] for engine in ENGINES.values() for strategy in engine.live)
     return tuple(dict.fromkeys(name for strategy in live for name in strategy.parameters()))
-
-
-def partly_supported() -> frozenset[str]:
-    return frozenset[str]().union(*(engine.unsupported for engine in ENGINES.values()))
 
 
 def supports(engine: EngineName, setting: str) -> bool:
@@ -179,7 +180,7 @@ def engines_of(strategy: type[Strategy]) -> tuple[EngineName, ...]:
     return tuple(name for name, engine in ENGINES.items() if strategy.name in engine.strategies)
 
 
-def effective(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
+def used_parameters(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
     return frozenset(name for name in strategy.parameters() if supports(engine, name))
 
 
@@ -218,8 +219,9 @@ def pair_refusal(
         other = next(strategies(engine, draft, "model"), Constant)
         return f"{reason}; choose {' '.join(other.setting())}{or_engine}."
     if by_model and kind.head and penalty and not ENGINES[engine].penalises_heads:
+        other_engine = engine_that(lambda able: kind.name in able.drafts and able.penalises_heads)
         return (
             f"With {kind.noun} the {engine} engine does not support a repetition penalty; "
-            "set repetition_penalty to 1, or choose the traced engine."
+            f"set repetition_penalty to 1, or choose {other_engine}."
         )
     return None

@@ -30,11 +30,11 @@ _STARTING = Lock()
 _OUT_OF_MEMORY = 77  # an exit status that no library uses
 
 _SIGNALS = {
-    "SIGKILL": "as the system does where memory runs out",
+    "SIGKILL": "as the system does when memory runs out",
     "SIGFPE": "a division by zero within a library such as OpenVINO",
     "SIGSEGV": "a crash within a library such as OpenVINO",
     "SIGABRT": "a crash within a library such as OpenVINO",
-    "SIGBUS": "a mapped file, or shared memory, that became too short",
+    "SIGBUS": "a mapped file or shared memory that was cut short",
     "SIGILL": "a library made for another processor",
     "SIGXCPU": "more processor time than allowed",
     "SIGTERM": "someone ended it",

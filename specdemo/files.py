@@ -105,8 +105,8 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
-    """Make and write several files. If some fail, write the others, then raise the first one's SpecdemoError."""
+def write_files(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
+    """Make and write several files. If some fail, write the others, then raise a SpecdemoError that names all."""
     failures = list[SpecdemoError]()
     for path, make in files.items():
         try:
@@ -116,7 +116,8 @@ def write_each(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
         except (OSError, MemoryError) as error:  # raised by make()
             failures.append(SpecdemoError.of(error, f"Cannot make {quoted(str(path))}", "leave it out"))
     if failures:
-        raise failures[0]
+        causes = "\n".join(error.cause for error in failures)
+        raise SpecdemoError(" ".join(map(str, failures))).because(causes) from failures[0]
 
 
 @contextmanager
@@ -132,7 +133,7 @@ def environment(**variables: str | None) -> Iterator[None]:
         os.environ.update(before)
 
 
-def own_cache() -> Path:
+def cache_folder() -> Path:
     return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
 
 
@@ -154,7 +155,7 @@ def nearest_folder(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
+def writable_folder(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
     """Return the folder, created if necessary; raise a SpecdemoError that names `what` if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +168,7 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
 
 def is_writable(folder: Path) -> bool:
     with suppress(SpecdemoError):
-        return writable(folder, "Files") == folder
+        return writable_folder(folder, "Files") == folder
     return False
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from specdemo.capabilities import DEFAULT_ENGINE, ENGINES, EngineName, effective, refusal, supports
+from specdemo.capabilities import DEFAULT_ENGINE, ENGINES, EngineName, refusal, supports, used_parameters
 from specdemo.errors import SettingsError, capitalised, quoted
 from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, parameters, policies, strategy_of
 
@@ -22,7 +22,7 @@ WeightsForm = Literal["exact", "int4", "int8"]  # of a GGUF file; models/gguf_we
 Weights = Literal["auto", "exact", "int4", "int8"]
 
 
-class Checked(BaseModel):
+class SettingsModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
@@ -76,7 +76,7 @@ def choices(field: FieldInfo) -> dict[str, str] | None:
 _LABELS = {"on": "On", "off": "Off"}
 
 
-class _Selection(Checked):
+class _Selection(SettingsModel):
     """Settings that select the strategy; the page and the terminal's help list them before the strategies' own."""
 
     engine: Annotated[EngineName, Choice(lambda: {name: engine.label for name, engine in ENGINES.items()})] = Field(
@@ -142,7 +142,7 @@ class GenerationSettings(Parameters, _Selection):
     def strategy(self) -> Strategy:
         strategy = strategy_of(self.drafter, self.policy)
         assert strategy is not None, "checked below"
-        used = effective(strategy, self.engine)
+        used = used_parameters(strategy, self.engine)
         return strategy(*(getattr(self, name) if name in used else None for name in strategy.parameters()))
 
     @property
@@ -181,7 +181,7 @@ def require_effect(
     given: Collection[str], variants: Collection[GenerationSettings], write: Callable[..., str]
 ) -> None:
     """Check that each given setting affects a variant. `write` takes a name, or a name and a value."""
-    used = {name for settings in variants for name in effective(type(settings.strategy), settings.engine)}
+    used = {name for settings in variants for name in used_parameters(type(settings.strategy), settings.engine)}
     for name in given:
         if name in parameters() and name not in used:
             chosen = " and ".join(dict.fromkeys(write(*settings.strategy.setting()) for settings in variants))
@@ -199,7 +199,7 @@ def option(name: str, value: Any = True) -> str:
     return f"--{flag} {shlex.quote(str(value))}"
 
 
-class RuntimeSettings(Checked):
+class RuntimeSettings(SettingsModel):
     device: str = Field("CPU", min_length=1, title="Device", description="OpenVINO device of the target")
     draft_device: str | None = Field(
         None, min_length=1, title="Draft device", description="OpenVINO device of the draft, if different"
@@ -227,7 +227,7 @@ class RuntimeSettings(Checked):
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"
     )
-    cache_size: int = Field(1, ge=1, le=1024, title="Cache size", description="most of each KV cache, in GB")
+    cache_size: int = Field(1, ge=1, le=1024, title="Cache size", description="maximum size of each KV cache, in GB")
     enable_prefix_caching: bool = Field(
         False,
         title="Prefix caching",

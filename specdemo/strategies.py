@@ -103,9 +103,9 @@ SERVER_DRAFTER = DrafterInfo("model", "The server's drafter", "the server's draf
 PROMPT_LOOKUP = DrafterInfo("lookup", "Prompt lookup", "prompt lookup", copies=True)
 SUFFIX_TREE = DrafterInfo("suffix", "Suffix tree", "the suffix tree", copies=True)
 COMBINED = DrafterInfo("combined", "Draft and suffix tree", "the draft with the suffix tree", model=True, copies=True)
-CONSTANT = Policy("constant", "Lookahead")
-CONFIDENCE = Policy("confidence", "Confidence")
-AUTOMATIC = Policy("auto", "Automatic")
+CONSTANT_POLICY = Policy("constant", "Lookahead")
+CONFIDENCE_POLICY = Policy("confidence", "Confidence")
+AUTO_POLICY = Policy("auto", "Automatic")
 
 STRATEGIES: dict[str, type[Strategy]] = {}  # by short name, in display order
 
@@ -127,7 +127,7 @@ class Parameters(BaseModel):
         description="the draft stops after a token below this probability",
     )
     max_assistant_tokens: int = Field(
-        20, ge=1, le=64, title="Maximum draft tokens", description="where the draft stops, however confident"
+        20, ge=1, le=64, title="Maximum draft tokens", description="after which even a confident draft stops"
     )
     max_ngram_size: int = Field(
         3, ge=1, le=16, title="N-gram size", description="longest run of recent tokens to look up in the text so far"
@@ -151,7 +151,7 @@ class Constant(Strategy):
 
     name = "constant"
     drafter = DRAFT_MODEL
-    policy = CONSTANT
+    policy = CONSTANT_POLICY
     template = "lookahead {num_assistant_tokens}"
 
     def genai(self) -> Fields:
@@ -179,7 +179,7 @@ class Confidence(Strategy):
 
     name = "confidence"
     drafter = DRAFT_MODEL
-    policy = CONFIDENCE
+    policy = CONFIDENCE_POLICY
     template = "confidence threshold {assistant_confidence_threshold:g}"
 
     def genai(self) -> Fields:
@@ -200,7 +200,7 @@ class Auto(Strategy):
 
     name = "auto"
     drafter = DRAFT_MODEL
-    policy = AUTOMATIC
+    policy = AUTO_POLICY
     needs_costs = True
     template = "automatic lookahead"
 
@@ -227,7 +227,7 @@ class Lookup(Strategy):
 
     name = "lookup"
     drafter = PROMPT_LOOKUP
-    policy = CONSTANT
+    policy = CONSTANT_POLICY
     template = "lookahead {num_assistant_tokens}, n-grams of up to {max_ngram_size}"
 
     def genai(self) -> Fields:
@@ -260,7 +260,7 @@ class Suffix(Strategy):
 
     name = "suffix"
     drafter = SUFFIX_TREE
-    policy = CONFIDENCE
+    policy = CONFIDENCE_POLICY
     template = "confidence threshold {assistant_confidence_threshold:g}"
 
     def vllm(self) -> Fields:
@@ -285,7 +285,7 @@ class Combined(Strategy):
 
     name = "combined"
     drafter = COMBINED
-    policy = AUTOMATIC
+    policy = AUTO_POLICY
     drafts = ("model", "eagle3")
     needs_costs = True
     template = "automatic lookahead"

@@ -56,7 +56,7 @@ def test_a_run_is_saved_by_its_suffix_and_read_again(run: specdemo.Run, tmp_path
         assert run.save(tmp_path / name).read_bytes().strip().startswith(begin)
     assert specdemo.open_run(tmp_path / "a.json").to_dict() == run.to_dict()
     assert run._repr_html_().startswith("<iframe srcdoc=")
-    with pytest.raises(UsageError, match="end it in"):
+    with pytest.raises(UsageError, match="end the name in"):
         run.save(tmp_path / "a.pdf")
     with pytest.raises(specdemo.SpecdemoError, match="choose a JSON file"):
         specdemo.open_run(tmp_path / "nowhere.json")
@@ -102,7 +102,7 @@ def test_mistakes_are_reported_before_loading(pair: specdemo.Pair) -> None:
         specdemo.compare(pair, PROMPT, num_assistant_tokens=3, max_ngram_size=2)
     with pytest.raises(specdemo.SpecdemoError, match="nothing-of-this-name"):
         specdemo.load("nothing-of-this-name")
-    with pytest.raises(UsageError, match="leave the target out"):
+    with pytest.raises(UsageError, match="leave target and draft out"):
         specdemo.load("story-pair", url="http://127.0.0.1:1")
 
 

@@ -70,7 +70,7 @@ def test_an_error_in_the_child_is_raised_in_the_parent() -> None:
     ("work", "reason", "cause"),
     [
         (stumbles, "It ended; try again", "ZeroDivisionError: by hand"),
-        (is_killed, r"it was ended by SIGKILL \(as the system does where memory runs out\); try again", ""),
+        (is_killed, r"it was ended by SIGKILL \(as the system does when memory runs out\); try again", ""),
         (leaves, "it ended with exit code 3; try again", ""),
     ],
 )

@@ -53,7 +53,7 @@ export class Anatomy {
     this.find(".place").textContent = `round ${this.at + 1} of ${steps.length}`;
     const before = make("span", textOf(this.rounds.slice(0, this.at + 1)));
     const round = this.rounds[this.at + 1];
-    const kind = (/** @type {number} */ index) => (index < acceptedIn(round) ? "accepted" : "own"); // as in its row
+    const kind = (/** @type {number} */ index) => (index < acceptedIn(round) ? "accepted" : "target"); // as in its row
     const now = round.committed.map(({ text }, index) => make("span", text, `token ${kind(index)}`));
     this.find(".so-far").replaceChildren(make("span", this.prompt, "prompt"), before, ...now);
     this.find(".so-far").scrollTop = 1e9;

@@ -72,7 +72,7 @@ function tokensOf({ committed, proposed }, accepted, own) {
       return { token, draft: proposed?.[index], kind: "accepted", name: "accepted proposal", index };
     }),
     ...vain.map((draft) => ({ token: draft, draft, kind: draft.outcome, name: `${draft.outcome} proposal` })),
-    ...committed.slice(accepted).map((token, offset) => ({ token, kind: "own", name: own, index: accepted + offset })),
+    ...committed.slice(accepted).map((token, offset) => ({ token, kind: "target", name: own, index: accepted + offset })),
   ];
 }
 
@@ -85,7 +85,7 @@ export function renderRound(timed, { side, source = "measured" }) {
   TIPS.set(element, () => roundTip(timed, side));
   for (const { token, draft, kind, name, index } of tokensOf(round, accepted, own)) {
     const shown = index !== undefined; // in the text
-    const colour = kind === "own" && side === "plain" ? "plain" : kind;
+    const colour = kind === "target" && side === "plain" ? "plain" : kind;
     const span = make("span", shown ? token.text : visible(token), `token ${colour}`);
     if (shown) span.dataset.index = String(first + index);
     span.classList.toggle("break", shown && token.text.includes("\n"));
@@ -93,7 +93,7 @@ export function renderRound(timed, { side, source = "measured" }) {
     span.classList.toggle("code", shown && code[index]);
     span.classList.toggle("blank", !shown && !token.text.trim());
     span.classList.toggle("copied", Boolean(draft?.copied));
-    const contested = kind === "own" || kind === "rejected";
+    const contested = kind === "target" || kind === "rejected";
     TIPS.set(span, () => `${tip(name, draft, shown ? token : null, source)}\n${contested ? instead(round) : ""}`.trim());
     element.append(span);
   }
@@ -105,7 +105,7 @@ export function renderChips(round) {
   return tokensOf(round, acceptedIn(round), targetTokenName(round)).map(({ token, draft, kind, name }) => {
     const chip = make("span", "", `chip ${kind}`);
     chip.classList.toggle("copied", Boolean(draft?.copied));
-    const title = kind === "own" ? name : kind;
+    const title = kind === "target" ? name : kind;
     chip.dataset.meaning = explained(title, draft?.copied && "copied", marks(token));
     const [mine, targets] = [draft?.draft_probability, draft ? draft.target_probability : token.probability];
     const drafts = draft?.copied ? "copy" : known(mine) || (draft && known(targets)) ? fixed(mine) : "";

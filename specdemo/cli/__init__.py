@@ -55,7 +55,7 @@ def _system_error(error: OSError) -> SpecdemoError:
     if error.filename is not None:  # a path is too long or not accessible
         return SpecdemoError(f"Cannot use {quoted(str(error.filename))} ({error.strerror}); choose another path.")
     if error.errno not in _OUTPUT_ERRORS:
-        return SpecdemoError.of(error, "The system refused this", "change what the reason below names")
+        return SpecdemoError.of(error, "The system refused an operation", "see the reason below")
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())  # otherwise Python complains again at exit
     return SpecdemoError(f"Cannot write the output ({error.strerror}); send it elsewhere.")

@@ -12,7 +12,7 @@ from specdemo.cli.options import (
     add_pair,
     add_settings,
     check_files,
-    check_typed,
+    check_no_file_name,
     chosen_pair,
     given_settings,
     integer,
@@ -22,12 +22,12 @@ from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError
 from specdemo.experiments.prompts import MAX_BYTES, decoded
 from specdemo.exports import html, schema
-from specdemo.exports.code import FLAVOURS, code
-from specdemo.files import json_file, read_bytes, write_each, write_json
+from specdemo.exports.code import SOFTWARE, code
+from specdemo.files import json_file, read_bytes, write_files, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair
-from specdemo.racing.trials import MAX_SECONDS, measured_race
+from specdemo.racing.trials import MAX_SECONDS, race_with_repeats
 from specdemo.records import MAX_TOKENS, Comparison, ModelPair, Phase, Request
 from specdemo.settings import GenerationSettings, option, require_effect
 from specdemo.text import counted
@@ -53,8 +53,8 @@ def add_to(commands: Commands) -> None:
     copy = commands.add_parser("code", help="print code that reproduces settings in other software")
     copy.set_defaults(command=_code)
     copy.add_argument("prompt", metavar="PROMPT")
-    names = ", ".join(f"{name}: {software.title}" for name, software in FLAVOURS.items())
-    copy.add_argument("--to", choices=FLAVOURS, default="genai", help=f"{names} (default: genai)")
+    names = ", ".join(f"{name}: {software.title}" for name, software in SOFTWARE.items())
+    copy.add_argument("--to", choices=SOFTWARE, default="genai", help=f"{names} (default: genai)")
     for parser in (compare, copy):
         add_settings(parser, GenerationSettings)
         add_pair(parser)
@@ -82,11 +82,11 @@ def _compare(options: argparse.Namespace) -> None:
             closing(options.load_engine(settings.engine, pair)) as engine,
             interruptible() as stop,
         ):
-            for event in measured_race(engine, prompt, settings, number=options.repeats, stop=stop):
+            for event in race_with_repeats(engine, prompt, settings, number=options.repeats, stop=stop):
                 if isinstance(event, Comparison):
                     comparison = event
                     done = counted(len(event.repeats), "repeat")
-                    show("repeating", f", {done} so far; Ctrl+C keeps what there is")
+                    show("repeating", f", {done} so far; Ctrl+C keeps the results so far")
                 else:
                     show(event.name if isinstance(event, Phase) else "racing")
             if stop():
@@ -101,7 +101,7 @@ def _compare(options: argparse.Namespace) -> None:
 def _prompt(typed: str) -> str:
     """Return the typed prompt, or all of standard input."""
     if typed != "-":
-        return check_typed(typed, "pipe it to the prompt -")
+        return check_no_file_name(typed, "pipe it to the prompt -")
     return decoded(read_bytes(Path("-"), MAX_BYTES, "a text"), "standard input").strip()
 
 
@@ -119,7 +119,7 @@ def _report(comparison: Comparison, options: argparse.Namespace) -> None:
         print_figures(console, comparison, explained=options.explain)
         if options.json is not None:
             files = {options.json: lambda: json_file(schema.to_json(comparison))} | files
-    write_each(files)
+    write_files(files)
 
 
 def _code(options: argparse.Namespace) -> None:

@@ -16,16 +16,9 @@ from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_pair, chosen_pair
 from specdemo.cli.terminal import progress
 from specdemo.errors import SpecdemoError
-from specdemo.files import nearest_folder, own_cache
+from specdemo.files import cache_folder, nearest_folder
 from specdemo.models.catalogue import hub_cache, models_dir
-from specdemo.models.devices import (
-    devices,
-    in_units,
-    instruction_sets,
-    memory_free,
-    processor,
-    usable_processors,
-)
+from specdemo.models.devices import devices, in_units, instruction_sets, memory_free, processor, usable_processors
 from specdemo.models.library import library
 from specdemo.racing.warm_up import OtherLoad
 from specdemo.records import Costs, ModelPair
@@ -51,11 +44,11 @@ def add_to(commands: Commands) -> None:
 
 def _doctor(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
-    lines = [*machine(), *folders(options.models_dir), *(() if options.no_measure else measured(pair))]
+    lines = [*machine_lines(), *folder_lines(options.models_dir), *(() if options.no_measure else pair_lines(pair))]
     print("\n".join(map(printable, ["```text", *lines, "```"])))
 
 
-def machine() -> Iterator[str]:
+def machine_lines() -> Iterator[str]:
     versions = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -72,8 +65,8 @@ def machine() -> Iterator[str]:
             yield f"device {device.name}: {device.full_name}{refused or _DEVICE_NOTES.get(device.name[:3], '')}"
 
 
-def folders(directory: Path | None) -> Iterator[str]:
-    for name, path in {"cache": own_cache(), "models": models_dir(directory), "hub": hub_cache()}.items():
+def folder_lines(directory: Path | None) -> Iterator[str]:
+    for name, path in {"cache": cache_folder(), "models": models_dir(directory), "hub": hub_cache()}.items():
         parent = nearest_folder(path)
         state = "" if os.access(parent, os.W_OK) else ", not writable"
         state += "" if path.exists() else ", not created yet"
@@ -89,7 +82,7 @@ def _without_user(path: Path) -> str:
     return f"~/{path.relative_to(home)}" if home != Path("/") and path.is_relative_to(home) else str(path)
 
 
-def measured(pair: ModelPair) -> Iterator[str]:
+def pair_lines(pair: ModelPair) -> Iterator[str]:
     try:
         with Pair(pair) as opened, progress("loading") as show:
             began = perf_counter()

@@ -13,7 +13,7 @@ from specdemo.cli.options import (
     add_pair,
     add_settings,
     check_files,
-    check_typed,
+    check_no_file_name,
     chosen_pair,
     given_settings,
     integer,
@@ -114,7 +114,7 @@ def _prompts(options: argparse.Namespace) -> PromptFile | list[str] | None:
     if path is not None and typed:
         raise UsageError("Prompts come from the command line or from a file; leave one of them out.")
     if path is None and typed != ["-"]:
-        return [check_typed(text, f"read it with --prompt-file {quoted(text)}") for text in typed] or None
+        return [check_no_file_name(text, f"read it with --prompt-file {quoted(text)}") for text in typed] or None
     file = read_prompts(path or Path("-"))
     for line in file.about():
         print(f"specdemo: {printable(line)}", file=sys.stderr)

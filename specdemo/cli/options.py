@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from specdemo.api import OWN_DRAFT, load
+from specdemo.api import BEST_DRAFT, load
 from specdemo.capabilities import SERVER_ENGINE, ServerKind
 from specdemo.errors import UsageError, quoted
 from specdemo.models import catalogue
@@ -41,7 +41,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
         groups[topic].add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
 
 
-def check_typed(prompt: str, advice: str) -> str:
+def check_no_file_name(prompt: str, advice: str) -> str:
     with suppress(OSError, ValueError):  # too long for a path, for example
         if Path(prompt).is_file():
             raise UsageError(f"The prompt {quoted(prompt)} is the name of a file; {advice}.")
@@ -53,7 +53,7 @@ def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> s
         return "how models are loaded"
     if name in Sampling.__dataclass_fields__:
         return "how tokens are chosen"
-    return "what proposes, and how much" if name in parameters() | {"engine", "drafter", "policy"} else "the answer"
+    return "drafter and lookahead" if name in parameters() | {"engine", "drafter", "policy"} else "the answer"
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="NAME", help="the model on the speculative server, if it has several")
     group.add_argument("--plain-model", metavar="NAME", help="the same on the plain server")
     group.add_argument("--server", choices=get_args(ServerKind), help="kind of the servers (default: detected)")
-    silence = f"how long a server may send nothing (default: {SILENCE_SECONDS:g})"
+    silence = f"how long a server may stay silent (default: {SILENCE_SECONDS:g})"
     group.add_argument("--server-timeout", type=integer(1), default=SILENCE_SECONDS, metavar="SECONDS", help=silence)
 
 
@@ -110,16 +110,12 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     if engine == SERVER_ENGINE:
         if servers is None:
             raise UsageError("The server engine needs the address of a server; give --url and --plain-url.")
-        if options.target is not None or options.draft is not None:
-            raise UsageError("The server engine takes its models from servers; leave --target and --draft out.")
-        from specdemo.engines.server.engine import server_pair  # httpx takes a quarter of a second to import
-
-        return server_pair(servers)
+        return load(options.target, options.draft, servers=servers).models
     if options.target is None and options.draft is not None:
         raise UsageError("--draft needs --target; give both.")
-    own = OWN_DRAFT if getattr(options, "drafter", "model") == "model" else None
+    best = BEST_DRAFT if getattr(options, "drafter", "model") == "model" else None
     runtime = given_settings(options, RuntimeSettings)
-    return load(options.target, options.draft or own, models_dir=options.models_dir, **runtime).models
+    return load(options.target, options.draft or best, models_dir=options.models_dir, **runtime).models
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
@@ -157,7 +153,7 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
         value = int(text)
         if value < least or (most is not None and value > most):
             limits = f"{least} or more" if most is None else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"{value} is not possible; give {limits}")
+            raise argparse.ArgumentTypeError(f"{value} is out of range; give {limits}")
         return value
 
     return number

@@ -27,7 +27,7 @@ _COLOURS = colours(dark=True)  # the page's; readable on light backgrounds, too
 STYLES: dict[PieceKind, str] = {
     "accepted": f"underline {_COLOURS['accepted']}",
     "rejected": f"strike {_COLOURS['rejected']}",
-    "own": f"bold {_COLOURS['own']}",
+    "target": f"bold {_COLOURS['target']}",
     "plain": "",
 }
 _LINE_SECONDS = 10.0  # between lines of progress in a log, if standard error is not a terminal
@@ -66,7 +66,7 @@ def print_race(console: Console, comparison: Comparison) -> None:
             text.append_text(Text().join(map(_piece, pieces(step, side))))
         console.print(text, soft_wrap=not console.is_terminal)
     legend = Text.assemble(
-        ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
+        ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["target"]), "  ",
         ("~rejected proposal~", STYLES["rejected"]), (f"  (proposals: {comparison.trace_source})", "dim"),
     )  # fmt: skip
     console.print(legend)

@@ -28,7 +28,7 @@ def penalised(logits: Logits, seen: Ids, penalty: float) -> Logits:
     return result
 
 
-def resized(logits: Logits, vocabulary: int) -> Logits:
+def resize(logits: Logits, vocabulary: int) -> Logits:
     """Return a copy of the logits resized to `vocabulary` tokens; added ones cannot be chosen."""
     missing = vocabulary - len(logits)
     if missing <= 0:

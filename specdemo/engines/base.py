@@ -50,7 +50,7 @@ class Thoroughness:
 THOROUGH = Thoroughness()
 
 
-class Prefilling(NamedTuple):
+class Prefill(NamedTuple):
     """In prompt tokens."""
 
     done: int
@@ -63,7 +63,7 @@ class Decoder(ABC):
     prompt_tokens: int | None = None  # once it is known
 
     @abstractmethod
-    def rounds(self) -> Generator[Prefilling | Round]:
+    def rounds(self) -> Generator[Prefill | Round]:
         """Tokenise and prefill, yielding progress, then yield one round at a time. Call once.
 
         The first round is the prefill, whose seconds exclude tokenising. Closing the generator frees the request.
@@ -183,7 +183,7 @@ class Arrival(NamedTuple):
 
 
 class Batch(Protocol):
-    in_passes: bool  # whether each `receive` covers exactly one target pass
+    receives_passes: bool  # whether each `receive` covers exactly one target pass
 
     def now(self) -> float:
         """Return the seconds on this batch's clock."""

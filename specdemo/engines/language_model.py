@@ -23,23 +23,16 @@ from openvino import opset13 as ops
 
 from specdemo.decoding.round import ModelSequence
 from specdemo.decoding.sampling import Logits
-from specdemo.engines.sequences import (
-    CachedSequence,
-    Layout,
-    Paged,
-    Stateful,
-    States,
-    pass_shape,
-)
+from specdemo.engines.sequences import CachedSequence, Layout, PagedSequence, StatefulSequence, States, pass_shape
 from specdemo.errors import OPENVINO_FAILURES, LoadError, PairError
 from specdemo.models.devices import FIXED_BYTES, release_mapped_weights
 
 _FIXED_LONGEST = 17  # tokens of a pass at the greatest constant lookahead
-IN_BACKGROUND = ThreadPoolExecutor(2)  # to load parts of a model at the same time; OpenVINO compiles on one core
+COMPILE_POOL = ThreadPoolExecutor(2)  # to load parts of a model at the same time; OpenVINO compiles on one core
 _TRIAL_TOKENS = 40  # tokens of context in the trial of a layout: more than a block of the cache
 
 
-Adapt = Callable[[openvino.Model], None]  # modifies a model before it is compiled
+Transformation = Callable[[openvino.Model], None]  # modifies a model before it is compiled
 Tokens = npt.NDArray[np.int64]  # the token of each column of a draft's logits
 
 
@@ -52,7 +45,7 @@ class LanguageModel:
         *,
         paged: bool = True,
         layouts: Sequence[Layout] = (),
-        adapt: Adapt = lambda model: None,
+        adapt: Transformation = lambda model: None,
         lengths: Iterable[int] = (),
     ) -> None:
         """Load a model. If activations are quantized, choose the first of `layouts` that repeats bits here, or None.
@@ -97,7 +90,7 @@ class LanguageModel:
         False also if passes fail: OpenVINO may compile quantized activations for which oneDNN has no kernel.
         """
         text = [index % self.vocabulary for index in range(1, _TRIAL_TOKENS + 4)]
-        sequence = Paged(self._compiled, len(text), {}, layout)
+        sequence = PagedSequence(self._compiled, len(text), {}, layout)
         try:
             sequence.logits(text[:_TRIAL_TOKENS])
             singly = [sequence.logits(text[:end])[0].copy() for end in range(_TRIAL_TOKENS + 1, _TRIAL_TOKENS + 4)]
@@ -106,7 +99,7 @@ class LanguageModel:
         sequence.truncate(_TRIAL_TOKENS)
         return np.array_equal(np.array(singly), sequence.logits(text, 3))
 
-    def _compile(self, folder: Path, adapt: Adapt, lengths: Iterable[int]) -> openvino.CompiledModel:
+    def _compile(self, folder: Path, adapt: Transformation, lengths: Iterable[int]) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"
         model = core.read_model(file)
         adapt(model)
@@ -135,7 +128,7 @@ class LanguageModel:
         for count in set(lengths) - self._fixed.keys():
             if self._model is not None and count <= _FIXED_LONGEST:
                 length, _, sequences = pass_shape(count, self.layout or "joined")
-                self._fixed[count] = IN_BACKGROUND.submit(self._compile_fixed, self._model.clone(), length, sequences)
+                self._fixed[count] = COMPILE_POOL.submit(self._compile_fixed, self._model.clone(), length, sequences)
 
     def _compile_fixed(self, model: openvino.Model, length: int, sequences: int) -> openvino.CompiledModel:
         inputs = {port.get_any_name(): port.get_partial_shape() for port in model.inputs}
@@ -155,9 +148,9 @@ class LanguageModel:
         if self.paged:
             # where compiling failed, for example because positions have another form, passes stay dynamic
             fixed = {count: future.result() for count, future in self._fixed.items() if future.exception() is None}
-            sequence = Paged(self._compiled, capacity, fixed, self.layout or "joined")
+            sequence = PagedSequence(self._compiled, capacity, fixed, self.layout or "joined")
         else:
-            sequence = Stateful(self._compiled)
+            sequence = StatefulSequence(self._compiled)
         sequence.kv_cache = kv_cache
         return sequence
 

@@ -103,7 +103,7 @@ class CachedSequence(ABC):
         """Append to the past tokens; return logits after each, shape (len(ids), vocabulary)."""
 
 
-class Stateful(CachedSequence):
+class StatefulSequence(CachedSequence):
     def __init__(self, compiled: openvino.CompiledModel) -> None:
         super().__init__(compiled)
         self._request = compiled.create_infer_request()
@@ -136,7 +136,7 @@ class Stateful(CachedSequence):
         return logits
 
 
-class Paged(CachedSequence):
+class PagedSequence(CachedSequence):
     """A sequence that owns its cache blocks, which passes of all lengths share.
 
     Inputs are set once and share memory with arrays: writing a number is quicker than setting a tensor. OpenVINO does

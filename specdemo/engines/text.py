@@ -21,7 +21,7 @@ from specdemo.records import Model, Request
 
 Decode = Callable[[list[int]], str]
 
-UNDECODED = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _CONTEXT = 8  # tokens before the new ones: enough for detokenizers that treat a leading space specially
 
 
@@ -36,7 +36,7 @@ class IncrementalText:
         """Add a token and return the text it completes; empty while a character is incomplete."""
         self._window.append(token)
         text = self._decode(self._window)
-        if text[len(self._before) :].endswith(UNDECODED):
+        if text[len(self._before) :].endswith(REPLACEMENT):
             return ""
         return self._advance(text)
 
@@ -111,7 +111,7 @@ class Tokenizer:
         try:
             text = self._tokenizer.apply_chat_template(chat, True, extra_context=thinking)
         except RuntimeError as error:
-            raise PromptError("The model's chat template refuses this chat; switch the template off.") from error
+            raise PromptError("The model's chat template rejects this chat; switch the template off.") from error
         return [token for part in text.split(mark) for token in self.encode(part, special=False)]
 
     def _split_special(self, text: str) -> list[str]:

@@ -129,7 +129,7 @@ def run_block(
         tokens=tokens,
         served=tuple(done[index] for index in sorted(done)),
         rounds=None if rounds is None else tuple(rounds),
-        other_load=load.share() if batch.in_passes else None,  # a server may be part of the other load
+        other_load=load.share() if batch.receives_passes else None,  # a server may be part of the other load
     )
 
 

@@ -20,10 +20,10 @@ from specdemo.experiments.prompts import Task
 from specdemo.models.catalogue import changed_settings, pair_settings
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.records import MAX_CONCURRENCY, ModelPair, Record
-from specdemo.settings import Checked, GenerationSettings
+from specdemo.settings import GenerationSettings, SettingsModel
 from specdemo.strategies import STRATEGIES
 
-ALL, SAME = "all", "same"  # every strategy that the pair supports; those of the same engine and drafter
+ALL_STRATEGIES, SAME_DRAFTER = "all", "same"  # that the pair supports; of the same engine and drafter
 MAX_VARIANTS = 500  # bounds a table and its charts; the widest useful grid has about 60
 MAX_REPEATS = 1000  # bounds the time and the file of a run
 MAX_MINUTES = 24 * 60  # a day
@@ -47,7 +47,7 @@ class Variant(Record):
         return int(self.values["concurrency"]) if "concurrency" in self.values else None
 
 
-class Axes(Checked):
+class Axes(SettingsModel):
     """The axes that vary; an empty one does not. Strategies are combined with the numbers that they take."""
 
     lookaheads: tuple[int, ...] = Field((), description="such as 1-8,12")
@@ -129,7 +129,7 @@ def _check(pair: ModelPair, variant: Variant) -> None:
     check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
 
 
-def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
+def available_strategies(pair: ModelPair, settings: GenerationSettings) -> dict[str, dict[str, Any]]:
     """Changes of settings by strategy, such as `traced auto`. LoadError: OpenVINO refused a tokenizer."""
     able, pair, fields = {}, with_tokenizers_compared(pair), GenerationSettings.model_fields.items()
     for engine in ENGINES:
@@ -154,14 +154,17 @@ def _strategies(
     numbers: dict[str, tuple[float, ...]] = {setting: getattr(axes, f"{axis}s") for setting, axis in _AXES.items()}
     if not (axes.strategies or any(numbers.values())):
         return []
-    able, alternatives = available(pair, settings), list[_Alternative]()
+    able, alternatives = available_strategies(pair, settings), list[_Alternative]()
     for name in axes.strategies:
-        if name not in (*able, ALL, SAME):
+        if name not in (*able, ALL_STRATEGIES, SAME_DRAFTER):
             raise SettingsError(f"There is no strategy {quoted(name)} for this pair; choose from {', '.join(able)}.")
-    alone = not {*axes.strategies} - {SAME}  # then names need no strategy
+    alone = not {*axes.strategies} - {SAME_DRAFTER}  # then names need no strategy
     own = settings.engine, settings.drafter
-    groups = {ALL: [*able], SAME: [name for name, of in able.items() if (of["engine"], of["drafter"]) == own]}
-    named = axes.strategies or (SAME,)
+    groups = {
+        ALL_STRATEGIES: [*able],
+        SAME_DRAFTER: [name for name, of in able.items() if (of["engine"], of["drafter"]) == own],
+    }
+    named = axes.strategies or (SAME_DRAFTER,)
     chosen = dict.fromkeys(name for entry in named for name in groups.get(entry, [entry]))
     taken = {setting for name in chosen for setting in STRATEGIES[name.split()[1]].parameters()}
     for setting, values_of in numbers.items():
@@ -181,7 +184,9 @@ def _strategies(
             shown = f"policy {strategy.policy.name}" if alone else name
             alternatives.append(_Alternative({"strategy": name}, able[name], shown, optional))
     if not alternatives:
-        raise SettingsError(f"Lookaheads and thresholds do not affect {settings.strategy.description}; vary others.")
+        raise SettingsError(
+            f"Lookaheads and thresholds do not affect {settings.strategy.description}; vary something else."
+        )
     return alternatives
 
 
@@ -316,7 +321,7 @@ PRESETS = {
             "Find the fastest setting",
             "find the fastest lookahead, confidence threshold or policy for your prompts",
             # eight lookaheads show the curve; more, between which it hardly changes, would leave each fewer runs
-            Axes(lookaheads=(1, 2, 3, 4, 5, 6, 8, 10), thresholds=(0.3, 0.6), strategies=(SAME,)),
+            Axes(lookaheads=(1, 2, 3, 4, 5, 6, 8, 10), thresholds=(0.3, 0.6), strategies=(SAME_DRAFTER,)),
             limit=2,
             minutes=2,
         ),
@@ -324,7 +329,7 @@ PRESETS = {
             "bench",
             "Compare all strategies",
             "measure every decoding strategy on suites of tasks",
-            Axes(strategies=(ALL,)),
+            Axes(strategies=(ALL_STRATEGIES,)),
         ),
         Preset(
             "load",

@@ -27,38 +27,38 @@ from specdemo.records import MAX_TURNS, Prompts, Record
 from specdemo.text import counted
 
 # The table of formats: fields in any letter case, the preferred one first.
-TEXTS = (
+PROMPT_FIELDS = (
     "prompt", "prompt_text", "user_prompt", "instruction", "question", "problem", "problem_statement", "query",
     "input", "inputs", "article", "document", "question_content", "text", "context", "ctx", "dialogue",
 )  # fmt: skip
 # texts before and after it: SQuAD and LongBench, Alpaca, Dolly
-_AROUND = dict.fromkeys(("question", "query", "input"), ("context", "")) | {"instruction": ("", "input", "context")}
+_CONTEXTS = dict.fromkeys(("question", "query", "input"), ("context", "")) | {"instruction": ("", "input", "context")}
 # turns of a chat: texts, or objects with role and content; `data` (UltraChat) alternates between both speakers
-CHATS = ("messages", "conversations", "conversation", "turns", "dialogue", "contents", "data")
-_SYSTEMS = ("system_prompt", "system", "system_message", "systeminstruction", "instructions")
-_CATEGORIES = ("category", "task", "subject", "dataset", "source")
-_NAMES = (
+CHAT_FIELDS = ("messages", "conversations", "conversation", "turns", "dialogue", "contents", "data")
+_SYSTEM_FIELDS = ("system_prompt", "system", "system_message", "systeminstruction", "instructions")
+_CATEGORY_FIELDS = ("category", "task", "subject", "dataset", "source")
+_NAME_FIELDS = (
     "task_id", "question_id", "custom_id", "prompt_id", "release_prompt_id", "conversation_id", "conversation_hash",
     "instance_id", "unique_id", "session_id", "recordid", "uid", "id", "_id",
 )  # fmt: skip
 # objects around a record: of the datasets server; batches for OpenAI, Anthropic, Gemini, Bedrock; tests of promptfoo
-_WRAPPERS = ("row", "body", "params", "request", "modelinput", "vars", "item", "inputs")
-_NESTED = ("paragraphs", "qas", "payloads")  # records within a record: of SQuAD, of AIPerf's inputs
-_ARRAYS = ("rows", "prompts", "data", "examples", "questions")  # where an object holds several arrays
-_ROLES, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
-_OF_USER, _OF_SYSTEM = ("user", "human", "prompter"), ("system", "developer")
+_WRAPPER_FIELDS = ("row", "body", "params", "request", "modelinput", "vars", "item", "inputs")
+_NESTED_FIELDS = ("paragraphs", "qas", "payloads")  # records within a record: of SQuAD, of AIPerf's inputs
+_ARRAY_FIELDS = ("rows", "prompts", "data", "examples", "questions")  # where an object holds several arrays
+_ROLE_FIELDS, _CONTENTS = ("role", "from"), ("content", "value", "text", "parts")
+_USER_ROLES, _SYSTEM_ROLES = ("user", "human", "prompter"), ("system", "developer")
 _OPENING, _CLOSING = "'\"{[", "'\"}]"  # of items of a list
-_LINES = (".jsonl", ".ndjson")
-_NO_TEXT = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
+_JSON_LINES = (".jsonl", ".ndjson")
+_MARKUP = (".yaml", ".yml", ".toml", ".xml", ".html")  # their lines are not prompts
 
 MAX_BYTES = 128 * 2**20  # of a file, and of its prompts
 MAX_PROMPTS = 10_000  # measured of a longer file, from all categories in turn
 MAX_RECORDS = 250_000  # of a file, and prompts in it, read in four seconds; its bytes hold millions of short ones
 MAX_CHARACTERS = 2**20  # of a prompt: SPEED-Bench has some of 32,000 tokens
-_MAX_LETTERS = 200  # of a name or category, and of a prompt in a preview
+_MAX_SHOWN = 200  # of a name or category, and of a prompt in a preview
 _MAX_LISTED = 12  # bad records and categories that are named
-_NO_USER = "none of its messages is a user's"
-_FIELDS = f"a prompt stands in {', '.join(TEXTS)}; a chat in {', '.join(CHATS)}"
+_NO_USER_MESSAGE = "none of its messages is a user's"
+_FIELDS_ADVICE = f"prompts are read from {', '.join(PROMPT_FIELDS)}; chats from {', '.join(CHAT_FIELDS)}"
 
 
 class Task(Record):
@@ -95,7 +95,7 @@ class PromptFile(NamedTuple):
 
     def first(self) -> Iterator[str]:
         for task in self.tasks[:3]:
-            cut = [f"{text[:_MAX_LETTERS]} …"[: len(text)] for text in (task.system_prompt, task.prompt)]
+            cut = [f"{text[:_MAX_SHOWN]} …"[: len(text)] for text in (task.system_prompt, task.prompt)]
             yield f"{task.name}: {' → '.join(filter(None, cut))}"
 
 
@@ -144,7 +144,7 @@ def read_prompts(path: Path) -> PromptFile:
     for read, (place, value) in enumerate(_records(path, name)):
         found = list[Task]()
         try:
-            for task in _tasks(value, place.split()[1], name.split(".")[0][:_MAX_LETTERS]):
+            for task in _tasks(value, place.split()[1], name.split(".")[0][:_MAX_SHOWN]):
                 found.append(task)
                 size += len(task.prompt)  # a long context may belong to many questions
                 if size > MAX_BYTES or max(read, len(tasks)) + len(found) > MAX_RECORDS:
@@ -161,7 +161,7 @@ def read_prompts(path: Path) -> PromptFile:
     file = PromptFile(name, [*tasks.values()], bad)
     if not tasks:
         problems = f": {file.problems}" if bad else ""
-        raise FileError(f"{quoted(name)} holds no prompts{problems}; {_FIELDS}.")
+        raise FileError(f"{quoted(name)} holds no prompts{problems}; {_FIELDS_ADVICE}.")
     return file
 
 
@@ -175,7 +175,7 @@ def _numbered(what: str, values: Iterable[Any]) -> _Records:
 
 def _records(path: Path, name: str) -> _Records:
     kind = Path(name.lower()).suffix
-    if kind in _NO_TEXT:
+    if kind in _MARKUP:
         raise FileError(f"Cannot read prompts from {kind[1:].upper()}; save {quoted(name)} as text, CSV or JSON.")
     data = read_bytes(path, MAX_BYTES, "a text file")
     if data.startswith(b"PAR1"):
@@ -183,8 +183,8 @@ def _records(path: Path, name: str) -> _Records:
     text = decoded(data, name)
     if kind in (".csv", ".tsv") or ("\t" in (heading := text.split("\n", 1)[0]) and _known(heading.split("\t"))):
         return _table(text)
-    if kind in (".json", *_LINES) or text.lstrip().startswith(("{", "[")):
-        records = [*_json(text, rather_lines=kind in _LINES)]
+    if kind in (".json", *_JSON_LINES) or text.lstrip().startswith(("{", "[")):
+        records = [*_json(text, rather_lines=kind in _JSON_LINES)]
         if kind not in ("", ".txt") or not any(isinstance(value, ValueError) for _, value in records):
             return records
     # blank lines separate prompts of several lines; without any, each line is a prompt
@@ -228,7 +228,7 @@ def _decoded(value: Any) -> Any:
 
 
 def _known(names: Iterable[str]) -> bool:
-    return not {*TEXTS, *CHATS}.isdisjoint(name.strip(' "').casefold() for name in names)
+    return not {*PROMPT_FIELDS, *CHAT_FIELDS}.isdisjoint(name.strip(' "').casefold() for name in names)
 
 
 def _table(text: str) -> _Records:
@@ -259,7 +259,7 @@ def _rows(text: str, names: Sequence[str], dialect: Mapping[str, Any]) -> _Recor
             cells = next(reader)
         except csv.Error as error:
             lost = f", so lines {line} to {reader.line_num} are lost" if reader.line_num > line else ""
-            yield f"row {number}", ValueError(f"its quotes are not in pairs ({error}){lost}")
+            yield f"row {number}", ValueError(f"its quotes are unbalanced ({error}){lost}")
         except StopIteration:
             return
         else:
@@ -288,18 +288,19 @@ def _parsed(text: str) -> Any:
 def _items(value: Any) -> list[Any]:
     """An array, an array in an object, a table in any of pandas' forms, or a single object."""
     if isinstance(value, list):
-        return [value] if value and all(_text(_lowered(item), *_ROLES) for item in value) else value
+        return [value] if value and all(_text(_lowered(item), *_ROLE_FIELDS) for item in value) else value
     fields = _lowered(value)
     arrays = {name: field for name, field in fields.items() if isinstance(field, list) and field}
     if {"columns", "data"} <= arrays.keys() and all(isinstance(row, list) for row in fields["data"]):
         return [dict(zip(map(str, fields["columns"]), row, strict=False)) for row in fields["data"]]
-    if any(isinstance(fields.get(name), str) for name in TEXTS) or {"prompt", "input", *CHATS[:-1]} & arrays.keys():
+    has_prompt = any(isinstance(fields.get(name), str) for name in PROMPT_FIELDS)
+    if has_prompt or {"prompt", "input", *CHAT_FIELDS[:-1]} & arrays.keys():
         return [value]
     if _known(fields) and all(isinstance(column, dict) for column in fields.values()):
         return [{name: column.get(row) for name, column in value.items()} for row in next(iter(value.values()))]
     if fields and all(isinstance(row, dict) and _known(row) for row in fields.values()):
         return [*fields.values()]
-    return next((arrays[name] for name in (*_ARRAYS, *arrays) if name in arrays), [value])
+    return next((arrays[name] for name in (*_ARRAY_FIELDS, *arrays) if name in arrays), [value])
 
 
 def _unfolded(value: Any) -> Any:
@@ -332,22 +333,22 @@ def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
     if isinstance(value, ValueError):
         raise value
     fields = _lowered(value)
-    for name in filter(fields.__contains__, _WRAPPERS):
+    for name in filter(fields.__contains__, _WRAPPER_FIELDS):
         fields |= _lowered(fields[name])
-    for name in filter(fields.__contains__, _NESTED):
+    for name in filter(fields.__contains__, _NESTED_FIELDS):
         if isinstance(inner := fields.pop(name, None), list):
             for index, record in enumerate(inner, 1):
                 yield from _tasks(fields | _lowered(record), f"{number}.{index}", stem)
             return
     system, turns = _prompts(fields) if fields else _turns(value)
-    system = system or next((_content(fields[name]) for name in _SYSTEMS if fields.get(name)), "")
+    system = system or next((_content(fields[name]) for name in _SYSTEM_FIELDS if fields.get(name)), "")
     if not all(map(str.strip, turns)):
         raise ValueError("its prompt is empty")
     if len(turns) > MAX_TURNS:
         raise ValueError(f"it has more than {MAX_TURNS} turns")
     if max(map(len, [system, *turns])) > MAX_CHARACTERS:
         raise ValueError(f"it is longer than {MAX_CHARACTERS:,} characters")
-    name, kind = (_text(fields, *names).strip()[:_MAX_LETTERS] for names in (_NAMES, _CATEGORIES))
+    name, kind = (_text(fields, *names).strip()[:_MAX_SHOWN] for names in (_NAME_FIELDS, _CATEGORY_FIELDS))
     for index, turn in enumerate(turns):
         later = f"{name or number}, turn {index + 1}" if index else name or number
         yield Task(name=later, task=kind or stem, prompt=turn, before=tuple(turns[:index]), system_prompt=system)
@@ -370,16 +371,16 @@ def _text(fields: Mapping[str, Any], *names: str) -> str:
 def _prompts(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
     """A record's system message and the user's turns."""
     answer = _text(fields, "role") == "assistant"  # in a tree of messages, such as OpenAssistant's
-    for name in filter(fields.__contains__, (*CHATS, *TEXTS)):
+    for name in filter(fields.__contains__, (*CHAT_FIELDS, *PROMPT_FIELDS)):
         value, text = _unfolded(fields.get(name)), _text(fields, name)
         if isinstance(value, list) and value:
             return _turns(value[::2] if name == "data" and isinstance(value[0], str) else value)
-        if name in TEXTS and text and not answer:
-            before, *after = _AROUND.get(name, ("",))
+        if name in PROMPT_FIELDS and text and not answer:
+            before, *after = _CONTEXTS.get(name, ("",))
             parts = (_text(fields, part) for part in (before, name, *after))
             return "", ["\n\n".join(filter(None, (*parts, _choices(fields))))]
     if answer:
-        raise ValueError(_NO_USER)
+        raise ValueError(_NO_USER_MESSAGE)
     raise ValueError("its prompt is empty" if _known(fields) else f"unknown fields ({_some([*map(quoted, fields)])})")
 
 
@@ -403,10 +404,11 @@ def _content(value: Any) -> str:
 
 def _turns(value: Any) -> tuple[str, list[str]]:
     """The system message and user turns of a text or messages; answers of assistants and tools are left out."""
-    messages = [((_text(_lowered(item), *_ROLES) or "user").casefold(), item) for item in _flat(value)]
-    system, user = ([_content(item) for role, item in messages if role in roles] for roles in (_OF_SYSTEM, _OF_USER))
+    messages = [((_text(_lowered(item), *_ROLE_FIELDS) or "user").casefold(), item) for item in _flat(value)]
+    system = [_content(item) for role, item in messages if role in _SYSTEM_ROLES]
+    user = [_content(item) for role, item in messages if role in _USER_ROLES]
     if not user:
-        raise ValueError(_NO_USER)
+        raise ValueError(_NO_USER_MESSAGE)
     return "\n\n".join(filter(str.strip, system)), user
 
 

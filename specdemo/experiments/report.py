@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from specdemo.capabilities import effective
+from specdemo.capabilities import used_parameters
 from specdemo.errors import capitalised, listed
 from specdemo.experiments.plan import CONDITIONS
 from specdemo.experiments.rows import Point, Result, fastest, points
-from specdemo.exports.html import STYLES, filled, in_script, plotting, text_of
-from specdemo.files import ASSETS, glossary, json_file, write_each
+from specdemo.exports.html import STYLES, page_file, render, script_json, scripts
+from specdemo.files import ASSETS, glossary, json_file, write_files
 from specdemo.records import SIDES
 from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup, mean_load
-from specdemo.results.figures import Figure, Spot, as_data, compared
+from specdemo.results.figures import ChartPoint, Figure, as_data, xy_chart
 from specdemo.results.words import shared_words
 from specdemo.settings import option
 from specdemo.text import counted, milliseconds, number, percent
@@ -217,7 +217,7 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {counted(result.total, 'run')}."
     if missing := [name for name in result.variants if all(row.variant != name for row in result.rows)]:
-        yield f"Not reached within the time: {listed(missing)}."
+        yield f"Not tried for lack of time: {listed(missing)}."
     if best is not None:
         yield f"To use {best}: {options_of(result, best)}"
     concurrent = {point.ttft is not None for point in measured}
@@ -225,7 +225,7 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
         yield f"Speedup: {terms['speedup']['formula']}."
     if True in concurrent:
         yield f"Speedup of several requests at once: {terms['speedup of several requests at once']['formula']}."
-    together = "; those of a table hold together" if len(measured) > 1 else ""
+    together = "; those of a table hold jointly" if len(measured) > 1 else ""
     yield f"In brackets: {INTERVAL}s for a quiet run of this machine{together}."
     yield f"α: {terms['acceptance rate α']['formula']}. τ: {terms['mean acceptance length τ']['formula']}."
     for problem in dict.fromkeys(row.problem for row in result.rows if row.problem is not None):
@@ -235,7 +235,7 @@ def _notes(result: Result, measured: Sequence[Point], best: str | None) -> Itera
 
 def options_of(result: Result, name: str) -> str:
     settings = result.variants[name].settings
-    names = ("engine", "drafter", "policy", *sorted(effective(type(settings.strategy), settings.engine)))
+    names = ("engine", "drafter", "policy", *sorted(used_parameters(type(settings.strategy), settings.engine)))
     return " ".join(option(name, value) for name in names if (value := getattr(settings, name)) is not None)
 
 
@@ -248,7 +248,7 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
             if not isinstance(value, str):
                 numbers[name].add(value)
     axis = max(numbers, key=lambda name: len(numbers[name]), default="")
-    speedups, lengths, bars = (defaultdict[str, list[Spot]](list) for _ in range(3))
+    speedups, lengths, bars = (defaultdict[str, list[ChartPoint]](list) for _ in range(3))
     drawn = set[str]()
     for point in measured if len(numbers[axis]) > 1 else ():
         places = values[point.variant]
@@ -261,9 +261,9 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
     charts: dict[str, Part] = {}
     remark, formula = f"Error bars: {INTERVAL}s.", capitalised(glossary()["mean acceptance length τ"]["formula"])
     if drawn:
-        along = compared(axis, "speedup", speedups)
+        along = xy_chart(axis, "speedup", speedups)
         charts["speedup"] = Part(f"Speedup by {axis}", figure=along, remark=remark)
-        charts["length"] = Part("Mean acceptance length τ", figure=compared(axis, "τ", lengths), remark=f"{formula}.")
+        charts["length"] = Part("Mean acceptance length τ", figure=xy_chart(axis, "τ", lengths), remark=f"{formula}.")
     others = [point for point in by_task if point.variant not in drawn]
     if others:
         several = len({point.part for point in others}) > 1
@@ -271,19 +271,19 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
             name, place = (point.variant, point.part) if several else ("speedup", point.variant)
             bars[name].append(_speedup_at(place, point))
         title = "Speedup by task" if several else "Speedup"
-        charts["others"] = Part(title, figure=compared("", "speedup", bars, along=False), remark=remark)
+        charts["others"] = Part(title, figure=xy_chart("", "speedup", bars, along=False), remark=remark)
     return charts
 
 
-def _speedup_at(place: Any, point: Point) -> Spot:
+def _speedup_at(place: Any, point: Point) -> ChartPoint:
     speedup = point.speedup
     return place, speedup.ratio, speedup.low, speedup.high, f"{speedup}, {point.outputs}"
 
 
 def to_html(report: Report) -> str:
     template = (ASSETS / "report.html").read_text(encoding="utf-8")
-    styles = Markup("\n".join(map(text_of, (*STYLES, "boards.css"))))
-    return filled(template, title=report.title, styles=styles, parts=in_script(report.board()), **plotting(_MODULES))
+    styles = Markup("\n".join(map(page_file, (*STYLES, "boards.css"))))
+    return render(template, title=report.title, styles=styles, parts=script_json(report.board()), **scripts(_MODULES))
 
 
 def write(report: Report, path: Path) -> list[Path]:
@@ -293,5 +293,5 @@ def write(report: Report, path: Path) -> list[Path]:
         path: lambda: json_file(report.data(), indent=1),
         f"{base}.html": lambda: to_html(report).encode(),
     }
-    write_each(files)
+    write_files(files)
     return [Path(file) for file in files]

@@ -34,9 +34,9 @@ from specdemo.text import counted
 MIN_TRIALS = 2  # of each setting, before its runs are shortened: a second run shows how much the first says
 MIN_TOKENS = 8  # of a shortened run: in fewer, neither side settles
 COSTS_SHARE = 0.2  # of a time limit, at most, for step costs: trying the settings is what is asked for
-WARM_SHARE = 0.2  # of the time left, for rounds of each setting beforehand, which compile what it needs
+WARM_UP_SHARE = 0.2  # of the time left, for rounds of each setting beforehand, which compile what it needs
 
-Load = Callable[[EngineName, ModelPair], Engine]
+LoadEngine = Callable[[EngineName, ModelPair], Engine]
 Stop = Callable[[], bool]
 
 _NO_COSTS = "It needs step costs, which are unknown for this pair."
@@ -184,7 +184,7 @@ def fastest(candidates: Iterable[Point]) -> Point | None:
 
 def measure(
     plan: Plan,
-    load: Load,
+    load: LoadEngine,
     *,
     keep: bool = False,
     stop: Stop = lambda: False,
@@ -255,7 +255,7 @@ class _Measurement:
             runnable = [settings for settings in candidates if can_run(engine.pair, settings, costs)]
             left = None if self.plan.minutes is None else stage.until * self.plan.minutes * 60 - self.seconds
             plain = warm_up_variants(
-                engine, WARM_UP_PROMPT, runnable, costs, over, None if left is None else WARM_SHARE * left
+                engine, WARM_UP_PROMPT, runnable, costs, over, None if left is None else WARM_UP_SHARE * left
             )
             if plain is not None and left is not None and not self.reach:
                 self.fit(plain)

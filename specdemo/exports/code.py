@@ -22,7 +22,7 @@ _PORT = "8000"
 
 
 @dataclass(frozen=True)
-class _Copy:
+class _CodeInputs:
     """What to reproduce: a request, the origins of its models, and the strategy as the software's options, `form`."""
 
     pair: ModelPair
@@ -45,16 +45,16 @@ class Software(NamedTuple):
     form: Callable[[Strategy], Any]
     target: tuple[Format, ...]
     draft: tuple[Format, ...]
-    write: Callable[[_Copy], Iterator[str]]
+    write: Callable[[_CodeInputs], Iterator[str]]
     engine: EngineName | None = None
 
 
 def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
-    """Return the lines for one of `FLAVOURS`, with paths of this machine if `local`. A strategy that the software
+    """Return the lines for one of `SOFTWARE`, with paths of this machine if `local`. A strategy that the software
     lacks is replaced by a constant lookahead or prompt lookup, and a draft that it cannot read by prompt lookup, as a
     comment then says. SettingsError: the software lacks something else.
     """
-    software, request = FLAVOURS[flavour], Request.of(prompt, settings)
+    software, request = SOFTWARE[flavour], Request.of(prompt, settings)
     if isinstance(request.strategy, ServerDefault):
         raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
     if request.strategy.drafter.model and pair.draft is None:
@@ -85,10 +85,10 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
     if target is None:
         raise SettingsError(
             f"{software.title} cannot load {quoted(pair.target.name)}, which exists for OpenVINO only; "
-            f"choose {FLAVOURS['genai'].title}, or another target."
+            f"choose {SOFTWARE['genai'].title}, or another target."
         )
     notes += [source.get for source in (target, draft) if source is not None and source.get is not None]
-    copy = _Copy(pair, request, target, draft, software.form(request.strategy))
+    copy = _CodeInputs(pair, request, target, draft, software.form(request.strategy))
     return "\n".join([*(f"# {printable(note)}" for note in notes), *software.write(copy)]) + "\n"
 
 
@@ -105,7 +105,7 @@ def _nearest(software: Software, pair: ModelPair, settings: GenerationSettings) 
     raise SettingsError(refusal or f"{software.title} cannot decode this way; choose a constant lookahead.")
 
 
-def _genai(copy: _Copy) -> Iterator[str]:
+def _genai(copy: _CodeInputs) -> Iterator[str]:
     runtime = copy.pair.runtime
     target_options, draft_options = (
         _arguments(properties(runtime, device)) for device in (runtime.device, draft_device(runtime))
@@ -136,7 +136,7 @@ def _genai(copy: _Copy) -> Iterator[str]:
     yield "print(pipeline.generate(prompt, config))"
 
 
-def _ovms(copy: _Copy) -> Iterator[str]:
+def _ovms(copy: _CodeInputs) -> Iterator[str]:
     runtime, name = copy.pair.runtime, copy.pair.target.name
     flags = ["--rest_port", _PORT, "--model_name", name, "--model_path", copy.target.path]
     flags += ["--task", "text_generation", "--target_device", runtime.device, "--cache_size", str(runtime.cache_size)]
@@ -150,7 +150,7 @@ def _ovms(copy: _Copy) -> Iterator[str]:
     yield from _post("/v3", copy, formats.openai(copy.request) | copy.form | probabilities)
 
 
-def _vllm(copy: _Copy) -> Iterator[str]:
+def _vllm(copy: _CodeInputs) -> Iterator[str]:
     form = copy.form
     if copy.draft is not None:
         form = {"method": "eagle3" if copy.pair.head == "eagle3" else "draft_model", "model": copy.draft.path, **form}
@@ -161,7 +161,7 @@ def _vllm(copy: _Copy) -> Iterator[str]:
     yield from _post("/v1", copy, formats.openai(copy.request))
 
 
-def _llama_cpp(copy: _Copy) -> Iterator[str]:
+def _llama_cpp(copy: _CodeInputs) -> Iterator[str]:
     flags = copy.form
     if copy.draft is not None:
         kind = "draft-eagle3" if copy.pair.head == "eagle3" else "draft-simple"
@@ -177,7 +177,7 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
 _IR: tuple[Format, ...] = ("openvino",)
 _ANY_FORMAT: tuple[Format, ...] = ("transformers", "gguf")
 
-FLAVOURS: dict[str, Software] = {
+SOFTWARE: dict[str, Software] = {
     "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, "genai"),
     "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, "genai"),
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _ANY_FORMAT, ("transformers",), _vllm),
@@ -203,7 +203,7 @@ def command(arguments: Sequence[str]) -> str:
     return shlex.join(arguments)
 
 
-def _post(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
+def _post(prefix: str, copy: _CodeInputs, request: dict[str, Any]) -> Iterator[str]:
     """Yield a curl command for the server that the lines before it start."""
     path, body = "/completions", dict[str, Any](prompt=copy.request.prompt)
     if copy.chat:

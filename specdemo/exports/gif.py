@@ -25,7 +25,7 @@ _COLOURS = 64  # of the palette: enough for sharp text, in a file below a megaby
 _FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
 _TEXT_COLOURS = {"rejected": "rejected", "prompt": "mute"}
 _TONES = {"faster": "accepted", "slower": "rejected"}
-_LEGEND = (("accepted", "accepted"), ("rejected", "rejected"), ("own", "correction or bonus"))
+_LEGEND = (("accepted", "accepted"), ("rejected", "rejected"), ("target", "correction or bonus"))
 
 PlacedWord = tuple[str, str, int, int]  # a word, its kind, and its position in its pane, in pixels
 
@@ -125,7 +125,7 @@ def _pane(rows: list[list[PlacedWord]]) -> Image.Image:
 def _word(draw: ImageDraw.ImageDraw, placed: PlacedWord, size: int) -> None:
     text, kind, x, y = placed
     right = x + _width(text, size)
-    if kind in ("accepted", "own", "rejected"):
+    if kind in ("accepted", "target", "rejected"):
         draw.rectangle((x, y - 1, right - 1, y + size + 5), colours()[f"{kind}-soft"])
         line = y + (10 if kind == "rejected" else size + 5)
         draw.line((x, line, right - 1, line), colours()[kind], 2 if kind == "accepted" else 1)

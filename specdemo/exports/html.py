@@ -27,11 +27,11 @@ STYLES = ("tokens.css", "race.css")  # style sheets of page and replay, in order
 _MODULES = ("files.js", "plot.js", "glossary.js", "pane.js", "player.js", "race.js", "rounds.js")
 
 
-def text_of(name: str) -> str:
+def page_file(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
 
 
-def filled(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
     from jinja2 import Environment, StrictUndefined  # imported late: it takes a tenth of a second
 
     return Environment(autoescape=True, undefined=StrictUndefined).from_string(template).render(**values)
@@ -47,14 +47,14 @@ def replay(comparison: Comparison) -> bytes:
     summary = summarise(comparison)
     environment = [(name.replace("_", " "), value) for name, value in comparison.environment if value is not None]
     models = [("target", comparison.pair.target), ("draft", comparison.pair.draft)]
-    return filled(
-        text_of("replay.html"),
+    return render(
+        page_file("replay.html"),
         title=f"{summary.headline}: {comparison.pair.name}",
         made_by=summary.made_by,
-        styles=Markup("\n".join(map(text_of, STYLES))),
-        race=Markup(text_of("race.html")),
-        script=Markup(_bare(text_of("replay.js"))),
-        **plotting(_MODULES),
+        styles=Markup("\n".join(map(page_file, STYLES))),
+        race=Markup(page_file("race.html")),
+        script=Markup(_bare(page_file("replay.js"))),
+        **scripts(_MODULES),
         environment=[*environment, *((role, f"{model.name}, {model.weights}") for role, model in models if model)],
         record=b64encode(gzip.compress(json_text(to_json(comparison)).encode(), mtime=0)).decode(),
     ).encode()
@@ -78,20 +78,20 @@ def markdown(comparison: Comparison) -> bytes:
     return "\n".join([*(f"- {line}" for line in lines), "", "~~~~sh", command, "~~~~", ""]).encode()
 
 
-def plotting(modules: Sequence[str]) -> dict[str, Markup]:
+def scripts(modules: Sequence[str]) -> dict[str, Markup]:
     """Return what a file needs without a server: these modules, Plotly, the empty charts, and the glossary."""
-    imports = {"imports": {name: _url(_bare(text_of(name))) for name in modules}}
-    plotly, charts = Markup(b64encode(figures.plotly_js()).decode()), in_script(figures.page_charts())
-    return {"imports": in_script(imports), "plotly": plotly, "charts": charts, "terms": terms()}
+    imports = {"imports": {name: _url(_bare(page_file(name))) for name in modules}}
+    plotly, charts = Markup(b64encode(figures.plotly_js()).decode()), script_json(figures.page_charts())
+    return {"imports": script_json(imports), "plotly": plotly, "charts": charts, "terms": terms()}
 
 
 def terms() -> Markup:
     """Return the glossary's sentences by every name of a term, for `glossary.js`."""
     entries = [((term, *entry.get("also", ())), f"{term}: {entry['meaning']}.") for term, entry in glossary().items()]
-    return in_script({name: sentence for names, sentence in entries for name in names})
+    return script_json({name: sentence for names, sentence in entries for name in names})
 
 
-def in_script(value: Any) -> Markup:
+def script_json(value: Any) -> Markup:
     """Write JSON that cannot end its script element."""
     return Markup(json.dumps(value).replace("<", "\\u003c"))
 

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.capabilities import DEFAULT_ENGINE, DRAFT_KINDS, ENGINES, SERVER_ENGINE, effective, strategies
+from specdemo.capabilities import DEFAULT_ENGINE, DRAFT_KINDS, ENGINES, SERVER_ENGINE, strategies, used_parameters
 from specdemo.errors import ModelError, PairError, SettingsError, UnknownNameError, quoted
-from specdemo.files import ASSETS, expand_path, is_writable, list_folder, own_cache
+from specdemo.files import ASSETS, cache_folder, expand_path, is_writable, list_folder
 from specdemo.models.converted import conversions, file_digest, is_converted, traced_runtime
 from specdemo.models.devices import memory_needed
 from specdemo.models.folder import inspect_folder
@@ -138,7 +138,7 @@ def hub_cache() -> Path:
 
 def models_dir(directory: Path | None = None) -> Path:
     configured = os.environ.get(MODELS_VARIABLE)
-    return directory or (expand_path(configured) if configured else own_cache() / "models")
+    return directory or (expand_path(configured) if configured else cache_folder() / "models")
 
 
 def cached_folders() -> dict[str, Path]:
@@ -270,6 +270,13 @@ def require_draft(pair: ModelPair) -> Model:
     return pair.draft
 
 
+def check_location(pair: ModelPair, engine: str) -> None:
+    """Check that the pair is where the engine runs it."""
+    if (pair.target.server is None) != ENGINES[engine].local:
+        place, other = ("a server", SERVER_ENGINE) if ENGINES[engine].local else ("this machine", DEFAULT_ENGINE)
+        raise SettingsError(f"This pair is on {place}; choose the {other} engine.")
+
+
 @lru_cache(maxsize=256)  # looking it up reads files, which the page would do with every move of a slider
 def defaults_of(target: Model) -> Defaults:
     """Return a target's default settings: the catalogue's if it is listed there, wherever it is stored."""
@@ -298,6 +305,8 @@ def pair_settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
     """Return a pair's defaults updated with `chosen`. Where quantization helps, an engine that repeats bits is
     preferred, and prompt lookup proposes for a target alone.
     """
+    if chosen.get("engine") in ENGINES:
+        check_location(pair, chosen["engine"])
     chosen = {"drafter": "lookup" if pair.draft is None else "model"} | chosen
     if "engine" not in chosen and traced_runtime(pair) != pair.runtime:
         for engine in DRAFT_KINDS[pair.draft_kind or "model"].engines:
@@ -317,7 +326,7 @@ def _with_defaults(pair: ModelPair, chosen: dict[str, Any]) -> GenerationSetting
     if pair.servers is None and strategy is not None:
         engine = (defaults | chosen).get("engine", GenerationSettings.model_fields["engine"].default)
         needed = {*strategy.parameters(), *([] if "policy" in chosen else chosen.keys() & parameters())}
-        supported = strategy in strategies(engine, pair.draft_kind) and needed <= effective(strategy, engine)
+        supported = strategy in strategies(engine, pair.draft_kind) and needed <= used_parameters(strategy, engine)
         if not supported or (chosen["drafter"], chosen.get("policy", policy)) != ("model", policy):
             defaults = {name: defaults[name] for name in defaults.keys() - {"policy", *strategy.parameters()}}
     return GenerationSettings.checked(**defaults | chosen)

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
-from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVER_ENGINE, EngineName, local_engines, pair_refusal
+from specdemo.capabilities import (
+    DRAFT_KINDS,
+    ENGINES,
+    SERVER_ENGINE,
+    EngineName,
+    engine_that,
+    local_engines,
+    pair_refusal,
+)
 from specdemo.errors import OPENVINO_FAILURES, GGUFError, LoadError, PairError, SettingsError
 from specdemo.files import link_or_copy
-from specdemo.models.catalogue import catalogue, check_target, is_source, require_draft
+from specdemo.models.catalogue import catalogue, check_location, check_target, is_source, require_draft
 from specdemo.models.converted import folder_of, is_converted, stored_bytes
 from specdemo.models.devices import in_units, memory_free, memory_needed
 from specdemo.models.folder import NO_LIMIT, read_config
@@ -25,7 +33,6 @@ from specdemo.strategies import Strategy
 if TYPE_CHECKING:
     import openvino_genai
 
-_ADVICE = "choose a draft of the target's family, or the traced engine"
 _TOKENIZER = "openvino_tokenizer"
 _MIN_OVERLAP = 0.98
 """Smallest share of the larger vocabulary (Qwen2.5's has 151,936 or 152,064 tokens); only sorts drafts."""
@@ -76,8 +83,7 @@ def check_pair(target: Model, draft: Model | None) -> PairReport:
     engines = []
     for name in local_engines():
         needed = memory_needed(target_bytes, draft_bytes, name)
-        refusal = _refusal(name, target, draft, difference)
-        remark = refusal
+        remark = refusal = _refusal(name, target, draft, difference)
         if remark is None and difference is not None:
             remark = "In greedy decoding only: the draft's tokenizer differs, so its text is re-encoded."
         elif remark is None and unconverted is not None:
@@ -136,13 +142,8 @@ def fitting_draft(target: Model, models: Iterable[Model]) -> Model | None:
 
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
     """Check that an engine can load a pair whose `translated` is set."""
-    if (pair.target.server is None) != ENGINES[engine].local:
-        raise PairError(
-            "This model is on a server; choose the server engine."
-            if ENGINES[engine].local
-            else "The server engine runs only models on a server; choose the genai engine."
-        )
-    difference = f"Target and draft have different tokenizers; {_ADVICE}." if pair.translated else None
+    check_location(pair, engine)
+    difference = _different_tokenizers() if pair.translated else None
     refusal = _refusal(engine, pair.target, pair.draft, difference)
     if refusal is not None:
         raise PairError(refusal)
@@ -195,9 +196,10 @@ def _special_token_refusal(target: Model, draft: Model) -> str | None:
     ids, draft_ids = (_special_ids(load_tokenizer(model)) for model in (target, draft))
     for name in ids:
         if ids[name] != draft_ids[name]:
+            other = engine_that(lambda engine: engine.local and not engine.compares_special_tokens)
             return (
                 f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
-                f"{ids[name]}; choose the traced engine, which needs only the same vocabulary."
+                f"{ids[name]}; choose {other}, which needs only the same vocabulary."
             )
     return None
 
@@ -265,4 +267,9 @@ def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> Non
     if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
         return
     detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens versus {len(draft)}"
-    raise PairError(f"Target and draft have different tokenizers ({detail}); {_ADVICE}.")
+    raise PairError(_different_tokenizers(f" ({detail})"))
+
+
+def _different_tokenizers(detail: str = "") -> str:
+    other = engine_that(lambda engine: "translated" in engine.drafts)
+    return f"Target and draft have different tokenizers{detail}; choose a draft of the target's family, or {other}."

@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from specdemo.child import Failure, run_child
 from specdemo.errors import FetchError, LoadError, SpecdemoError
-from specdemo.files import json_text, json_value, nearest_folder, own_cache, writable, write_bytes
+from specdemo.files import cache_folder, json_text, json_value, nearest_folder, writable_folder, write_bytes
 from specdemo.models.devices import in_units, multiplies_int8
-from specdemo.models.gguf import inspect_gguf
-from specdemo.models.gguf_header import EIGHT_BITS, FOUR_BITS
+from specdemo.models.gguf import EIGHT_BITS, FOUR_BITS, inspect_gguf
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings, WeightsForm
 
@@ -109,7 +108,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def conversions() -> Path:
-    return own_cache() / "gguf"
+    return cache_folder() / "gguf"
 
 
 def file_digest(path: Path) -> str:
@@ -121,7 +120,7 @@ def file_digest(path: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with suppress(OSError, SpecdemoError):  # without a cache it is computed again
         record = _digest_file(path)
-        write_bytes(digest.encode(), writable(record.parent, "Digests of models") / record.name)
+        write_bytes(digest.encode(), writable_folder(record.parent, "Digests of models") / record.name)
     return digest
 
 
@@ -155,7 +154,7 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
     if converted_folder(path, form) is not None:
         return
     _check_disk(inspect_gguf(path))
-    writable(conversions(), "Conversions")
+    writable_folder(conversions(), "Conversions")
     for abandoned in conversions().glob(".converting-*"):  # left by a process that was killed
         if time() - abandoned.stat().st_mtime > _MAX_SECONDS:
             shutil.rmtree(abandoned, ignore_errors=True)
@@ -206,7 +205,7 @@ def convert_here(
     path: Path, scratch: Path, form: WeightsForm, report: Callable[[float], None] = lambda _: None
 ) -> None:
     """Convert in this process, in a scratch folder on the cache's disk."""
-    from specdemo.models import convert
+    from specdemo.models import gguf_convert
 
     digest = file_digest(path)
     folder = _conversion_folder(digest, form)
@@ -214,7 +213,7 @@ def convert_here(
         return
     work = scratch / "work"
     try:
-        convert.store(path, work, form, report)
+        gguf_convert.store(path, work, form, report)
         write_bytes(json_text({file.name: file.stat().st_size for file in work.iterdir()}).encode(), work / _SIZES)
     except Exception as error:
         shutil.rmtree(work, ignore_errors=True)
@@ -232,7 +231,7 @@ def convert_here(
             shutil.rmtree(other, ignore_errors=True)
 
 
-class Stored(NamedTuple):
+class StoredConversion(NamedTuple):
     """A conversion on disk, named by its file and form, and its bytes."""
 
     name: str
@@ -240,14 +239,14 @@ class Stored(NamedTuple):
     folder: Path
 
 
-def stored_conversions() -> list[Stored]:
+def stored_conversions() -> list[StoredConversion]:
     """Return all conversions in our cache, the largest first."""
     found = []
     for folder in conversions().glob("[!.]*-*"):
         with suppress(OSError, ValueError, KeyError, TypeError):
             size = sum(file.stat().st_size for file in folder.iterdir())
             source = json_value((folder / "config.json").read_bytes())["_name_or_path"]
-            found.append(Stored(f"{source} ({folder.name.rpartition('-')[2]})", size, folder))
+            found.append(StoredConversion(f"{source} ({folder.name.rpartition('-')[2]})", size, folder))
     return sorted(found, key=lambda stored: -stored.bytes)
 
 

@@ -62,9 +62,7 @@ def cached_until_changed(inspect: Callable[[Path], Model]) -> Callable[[Path], M
             states = [(file.name, file.stat()) for file in files]
             for file in files if path.is_file() else path.glob("openvino_*"):
                 if file.stat().st_size < 200 and file.read_bytes().startswith(b"version https://git-lfs"):
-                    raise FolderError(
-                        f"{quoted(file.name)} is only a pointer of Git LFS; fetch it with: git lfs pull."
-                    )
+                    raise FolderError(f"{quoted(file.name)} is only a Git LFS pointer; fetch it with: git lfs pull.")
             model = result(path, tuple((name, state.st_mtime_ns, state.st_size) for name, state in states))
         except OSError as error:
             raise FolderError(f"{quoted(str(path))} cannot be read ({error.strerror}); check it.") from error

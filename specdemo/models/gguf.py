@@ -13,6 +13,8 @@ from specdemo.models.gguf_keys import refusal_of
 from specdemo.records import Model
 
 FAMILIES = ("llama", "qwen2", "qwen3")  # architectures that gguf_network.py builds
+FOUR_BITS, EIGHT_BITS = ("Q4_0", "Q4_1", "Q4_K"), ("Q5_0", "Q8_0", "Q6_K")
+"""Kinds whose integers OpenVINO can keep, in as many bits."""
 
 
 def inspect_model(path: Path) -> Model:

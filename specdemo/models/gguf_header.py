@@ -11,6 +11,7 @@ import mmap
 import stat
 import struct
 from collections.abc import Callable
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -35,8 +36,6 @@ _MAX_ALIGNMENT = 2**16
 _OTHER_KINDS = ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K", "Q1_0")
 BLOCKS = {kind.name: size for kind, size in GGML_QUANT_SIZES.items() if kind.name not in _OTHER_KINDS}
 """Weights and bytes per block of the kinds of tensors that can be converted."""
-FOUR_BITS, EIGHT_BITS = ("Q4_0", "Q4_1", "Q4_K"), ("Q5_0", "Q8_0", "Q6_K")
-"""Kinds whose integers OpenVINO can keep, in as many bits."""
 _KINDS = {kind.value: kind.name for kind in GGMLQuantizationType}
 
 
@@ -103,22 +102,15 @@ class Header(NamedTuple):
         return value.length if isinstance(value, Array) else 0
 
 
-def is_gguf(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
-        return False
-
-
 def read_header(path: Path) -> Header:
     name = path.name
     try:
         regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would wait for its other end
-        if not regular or not is_gguf(path):
-            raise GGUFError(f"{name!r} is not a readable GGUF file; choose another file.")
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _Parser(content, name).header()
+        with path.open("rb") if regular else BytesIO() as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise GGUFError(f"{name!r} is not a GGUF file; give one, or an OpenVINO folder.")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _Parser(content, name).header()
     except (struct.error, IndexError, OverflowError) as error:  # an offset beyond the end, however far
         raise incomplete(name) from error
     except OSError as error:
@@ -221,7 +213,7 @@ class _Parser:
         number = self._number(_U32)
         kind = _KINDS.get(number, f"type {number}")
         if kind in BLOCKS and shape[0] % BLOCKS[kind][0]:
-            raise self._damaged(f"rows of the tensor {quoted(name)} are no whole number of {kind} blocks")
+            raise self._damaged(f"rows of the tensor {quoted(name)} are not a whole number of {kind} blocks")
         return Tensor(name, kind, shape, self._number(_U64))
 
     def _check_count(self, noun: str, count: int, maximum: int, least_bytes: int) -> None:

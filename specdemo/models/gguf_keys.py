@@ -92,8 +92,11 @@ def refusal_of(header: Header) -> str | None:
             if name not in table:
                 return f"has the setting {key}, whose effect is unknown"
             values = table[name]
-            if values is not None and value not in values:
-                return f"has the setting {key} {quoted(value)}, whose effect is not supported"
+            if values is None or value in values:
+                continue
+            if name == "expert_count":
+                return f"is a mixture of experts ({key} {quoted(value)})"
+            return f"has the setting {key} {quoted(value)}, whose effect is not supported"
     return _tensor_refusal(header) or _tokenizer_refusal(header) or _attention_refusal(header)
 
 

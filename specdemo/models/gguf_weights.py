@@ -21,7 +21,8 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from openvino import opset13 as ops
 
-from specdemo.models.gguf_header import BLOCKS, EIGHT_BITS, FOUR_BITS, Header, Tensor
+from specdemo.models.gguf import EIGHT_BITS, FOUR_BITS
+from specdemo.models.gguf_header import BLOCKS, Header, Tensor
 from specdemo.models.gguf_keys import head_size
 from specdemo.settings import WeightsForm
 
@@ -33,7 +34,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class _Stored(NamedTuple):
+class _StoredWeights(NamedTuple):
     """Integers in int8, or in pairs of 4 bits, or floats, shape (rows, groups, ...), and their f16 scales.
 
     Offsets have the shape (rows, groups), in f32; None if there are none.
@@ -47,17 +48,17 @@ class _Stored(NamedTuple):
     def form(self) -> tuple[Any, ...]:
         return self.values.dtype, self.values.shape[2:], self.offsets is None
 
-    def reordered(self, rows: Any) -> "_Stored":
-        return _Stored(*(None if column is None else column[rows] for column in self))
+    def reordered(self, rows: Any) -> "_StoredWeights":
+        return _StoredWeights(*(None if column is None else column[rows] for column in self))
 
 
-def _stacked(parts: Sequence[_Stored]) -> _Stored:
+def _stacked(parts: Sequence[_StoredWeights]) -> _StoredWeights:
     """Return the rows of all parts, which have one form."""
     columns = zip(*parts, strict=True)
-    return _Stored(*(None if column[0] is None else np.concatenate(column) for column in columns))
+    return _StoredWeights(*(None if column[0] is None else np.concatenate(column) for column in columns))
 
 
-Pack = Callable[[Bytes, Tensor], _Stored]  # of some rows
+Pack = Callable[[Bytes, Tensor], _StoredWeights]  # of some rows
 
 
 class Weights:
@@ -91,7 +92,7 @@ class Weights:
         """Return the products of the inputs with these matrices; those of one form are computed as one and split."""
         if names == ["token_embd"] and self._shares_embedding:
             return [ops.matmul(inputs, self._embedding, transpose_a=False, transpose_b=True).output(0)]
-        by_form = dict[Any, dict[str, _Stored]]()
+        by_form = dict[Any, dict[str, _StoredWeights]]()
         for name in names:
             stored = self._stored(name)
             by_form.setdefault(stored.form, {})[name] = stored
@@ -113,13 +114,13 @@ class Weights:
         rows = self._tensors[f"{name}.weight"].shape[1]
         return self.vector(f"{name}.bias") if self.holds(f"{name}.bias") else np.zeros(rows, np.float32)
 
-    def _product(self, inputs: Any, stored: _Stored) -> Any:
+    def _product(self, inputs: Any, stored: _StoredWeights) -> Any:
         if stored.offsets is not None:
             groups = stored.offsets.shape[1]
             digits = _as_digits(stored.offsets, 3 if self._form == "exact" else 2)
             inputs = self._with_sums(inputs, groups, len(digits))
             values, scales = zip((stored.values, stored.scales), *digits, strict=True)
-            stored = _Stored(np.concatenate(values, axis=1), np.concatenate(scales, axis=1))
+            stored = _StoredWeights(np.concatenate(values, axis=1), np.concatenate(scales, axis=1))
         return ops.matmul(inputs, self._decompressed(stored), transpose_a=False, transpose_b=True)
 
     def _with_sums(self, inputs: Any, groups: int, digits: int) -> Any:
@@ -132,7 +133,7 @@ class Weights:
             self._extended[key] = ops.concat([inputs, *[sums] * digits], -1)
         return self._extended[key]
 
-    def _decompressed(self, stored: _Stored) -> Any:
+    def _decompressed(self, stored: _StoredWeights) -> Any:
         """Return the matrix in f32, which OpenVINO multiplies without unpacking it first."""
         rows, groups, size = stored.values.shape
         if stored.values.dtype == np.uint8:  # two weights to a byte
@@ -152,7 +153,7 @@ class Weights:
         rows = tensor.shape[1] if len(tensor.shape) > 1 else 1
         return self._file[start : start + tensor.bytes].reshape(rows, -1)
 
-    def _stored(self, name: str, pack: Pack | None = None) -> _Stored:
+    def _stored(self, name: str, pack: Pack | None = None) -> _StoredWeights:
         tensor = self._tensors[f"{name}.weight"]
         raw = self._rows(tensor)
         pack = pack or self._packing(tensor)
@@ -189,21 +190,21 @@ def _unpacked(raw: Bytes, tensor: Tensor) -> Floats:
     return np.asarray(dequantize(raw.copy(), kind), np.float32)
 
 
-def _rounded(raw: Bytes, tensor: Tensor) -> _Stored:
+def _rounded(raw: Bytes, tensor: Tensor) -> _StoredWeights:
     values = _unpacked(raw, tensor)
     rows, columns = values.shape
     size = next((size for size in INT8_GROUPS if columns % size == 0), columns)
     groups = values.reshape(rows, -1, size)
     scales = (np.abs(groups).max(axis=-1, keepdims=True) / 127).astype(np.float16)
     scales[scales == 0] = 1
-    return _Stored(np.rint(groups / scales.astype(np.float32)).clip(-127, 127).astype(np.int8), scales)
+    return _StoredWeights(np.rint(groups / scales.astype(np.float32)).clip(-127, 127).astype(np.int8), scales)
 
 
-def _as_halves(raw: Bytes, tensor: Tensor) -> _Stored:
-    return _Stored(_unpacked(raw, tensor).astype(np.float16)[:, None])
+def _as_halves(raw: Bytes, tensor: Tensor) -> _StoredWeights:
+    return _StoredWeights(_unpacked(raw, tensor).astype(np.float16)[:, None])
 
 
-def _as_bytes(raw: Bytes, tensor: Tensor) -> _Stored:
+def _as_bytes(raw: Bytes, tensor: Tensor) -> _StoredWeights:
     """Keep integers of up to 8 bits and their scales."""
     rows, blocks = len(raw), _blocks(raw, tensor)
     if tensor.type == "Q6_K":
@@ -214,10 +215,10 @@ def _as_bytes(raw: Bytes, tensor: Tensor) -> _Stored:
     scales = scales.reshape(rows, -1, 1)
     groups = _unpacked(raw, tensor).reshape(rows, scales.shape[1], -1)
     steps = np.rint(groups / np.where(scales == 0, 1, scales)).astype(np.int8)
-    return _Stored(steps, scales.astype(np.float16))
+    return _StoredWeights(steps, scales.astype(np.float16))
 
 
-def _as_stored(raw: Bytes, tensor: Tensor) -> _Stored:
+def _as_stored(raw: Bytes, tensor: Tensor) -> _StoredWeights:
     """Keep 4-bit integers, less 8, and their scales; offsets are what that changes, and the minima."""
     rows, blocks, offsets = len(raw), _blocks(raw, tensor), None
     if tensor.type == "Q4_K":
@@ -236,7 +237,7 @@ def _as_stored(raw: Bytes, tensor: Tensor) -> _Stored:
             offsets = 8 * scales.astype(np.float32) + minima.astype(np.float32)
         pairs = blocks[:, -16:]  # of two halves of a group
     packed = np.stack([_packed(pairs & 15), _packed(pairs >> 4)], axis=1)
-    return _Stored((packed ^ 0x88).reshape(rows, -1, _BLOCK // 2), scales[..., None], offsets)
+    return _StoredWeights((packed ^ 0x88).reshape(rows, -1, _BLOCK // 2), scales[..., None], offsets)
 
 
 def _packed(nibbles: Any) -> Any:

@@ -24,7 +24,7 @@ import platformdirs
 
 from specdemo.child import Failure, Limits, result_of
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
-from specdemo.files import ASSETS, expand_path, json_value, link_or_copy, list_folder, writable
+from specdemo.files import ASSETS, expand_path, json_value, link_or_copy, list_folder, writable_folder
 from specdemo.models.catalogue import (
     MODELS_VARIABLE,
     Source,
@@ -43,18 +43,17 @@ from specdemo.models.checks import fitting_draft
 from specdemo.models.converted import folder_of, is_converted
 from specdemo.models.folder import inspect_folder, read_start
 from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_limited, inspect_model
-from specdemo.models.gguf_header import is_gguf
 from specdemo.records import Model, Record
 
 
-class Unusable(Record):
+class UnusableModel(Record):
     name: str
     reason: str
 
 
 class Library(Record):
     models: tuple[Model, ...]
-    unusable: tuple[Unusable, ...] = ()
+    unusable: tuple[UnusableModel, ...] = ()
 
 
 def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Library:
@@ -86,17 +85,17 @@ def _unique(models: Iterable[Model]) -> Iterator[Model]:
         yield model if number == 1 else model.model_copy(update={"name": f"{model.name} ({number})"})
 
 
-def _inspect_all(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
+def _inspect_all(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[UnusableModel]]:
     models, unusable = [], []
     for name, path in candidates:
         try:
             models.append(inspect_model(path).model_copy(update={"name": name}))
         except ModelError as error:
-            unusable.append(Unusable(name=name.encode(errors="replace").decode(), reason=str(error)))
+            unusable.append(UnusableModel(name=name.encode(errors="replace").decode(), reason=str(error)))
     return models, unusable
 
 
-def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
+def models_in(directory: Path) -> tuple[list[Model], list[UnusableModel]]:
     """Return the usable and unusable models in a directory: `[organisation/]name[/file.gguf]`, not hidden."""
     if not directory.is_dir():
         raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
@@ -121,7 +120,7 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
     """Return the model at a path, if it exists or looks like one, else the model of this name."""
     path, name = Path(name), str(name)
     if path.is_file():
-        return inspect_gguf(path) if path.suffix.lower() == ".gguf" or is_gguf(path) else inspect_folder(path)
+        return inspect_gguf(path)
     if path.is_dir():
         files = [] if any(path.glob("openvino_*")) else list(gguf_files(path, depth=0))
         largest = max(files, key=lambda file: file.stat().st_size, default=None)  # others may be its drafts
@@ -160,13 +159,13 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
         path = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError):  # also for an unknown user's home, or no possible name
         missing = f"There is no file or folder {quoted(place)}"
-        raise UsageError(f"{missing}; give its whole path on this machine.") from None
+        raise UsageError(f"{missing}; give its full path on this machine.") from None
     failure = Failure(ModelError, f"{quoted(path.name)} cannot be read", "choose another model")
     found = result_of(inspect_limited(path, failure, read=resolve, limits=limits)).path or path
-    folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
+    folder = writable_folder(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
-        raise UsageError(f"Your models folder has another {path.name!r}; rename the file and add it again.")
+        raise UsageError(f"Your models folder already has another {path.name!r}; rename the file and add it again.")
     if not link.exists():
         link_or_copy(path, link)
     return find_model(Path(path.name, found.relative_to(path)).as_posix(), directory)

@@ -25,7 +25,7 @@ import numpy as np
 from specdemo.capabilities import ENGINES, EngineName
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SpecdemoError
-from specdemo.files import own_cache, read_bytes, writable, write_json
+from specdemo.files import cache_folder, read_bytes, writable_folder, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
 from specdemo.racing.race import SLICE_SECONDS, race
@@ -166,7 +166,7 @@ def _table(rounds: Sequence[_RoundCost]) -> Costs:
 def save_costs(engine: Engine, costs: Costs) -> None:
     with suppress(SpecdemoError):
         place = _place(engine.name, engine.pair)
-        writable(place.parent, "Step costs")
+        writable_folder(place.parent, "Step costs")
         write_json(costs.model_dump(mode="json"), place)
 
 
@@ -185,4 +185,4 @@ def _place(engine: EngineName, pair: ModelPair) -> Path:
     machine = [processor(), instruction_sets(), os.cpu_count(), os.environ.get(PROPERTIES_VARIABLE)]
     models = pair.model_dump(mode="json", exclude={"translated"})
     key = json.dumps([engine, models, software, machine], sort_keys=True)
-    return own_cache() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+    return cache_folder() / "costs" / f"{sha256(key.encode()).hexdigest()[:24]}.json"

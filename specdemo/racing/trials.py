@@ -150,7 +150,7 @@ def repeats(
             return
 
 
-def refined(
+def with_repeats(
     engine: Engine,
     comparison: Comparison,
     *,
@@ -169,7 +169,7 @@ def refined(
                 yield comparison
 
 
-def measured_race(
+def race_with_repeats(
     engine: Engine,
     prompt: str,
     settings: GenerationSettings,
@@ -192,10 +192,10 @@ def measured_race(
         yield event
     if comparison is None or stop():
         return
-    for repeated in refined(engine, comparison, number=number, stop=stop):
+    for repeated in with_repeats(engine, comparison, number=number, stop=stop):
         comparison = repeated
         yield comparison
     if comparison.costs is None and not stop():
         yield Phase("calibrating")
         costs = known_costs(engine, stop=stop, seconds=metrics.race_seconds(comparison))  # no longer than the race
-        yield from refined(engine, comparison, costs=costs, number=0, stop=stop)
+        yield from with_repeats(engine, comparison, costs=costs, number=0, stop=stop)

@@ -64,7 +64,7 @@ class Engines:
         """Load this pair in this engine, freeing any other first; measure its step costs once, if requested."""
         name = (engine, pair)
         if self._engine is None or self._name != name:
-            yield from converting(pair)
+            yield from conversion_phases(pair)
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name
@@ -138,7 +138,7 @@ def with_loader(engines: Engines, pair: ModelPair, work: Callable[..., Iterator[
     `load(name)` loads this pair; `load(name, pair)` the same pair with other runtime settings.
     """
     engines.close()
-    yield from converting(pair)
+    yield from conversion_phases(pair)
 
     def load(name: EngineName, pair: ModelPair = pair) -> Engine:
         return engines.factory(name, pair)
@@ -151,7 +151,7 @@ def if_loaded(engines: Engines, job: WithEngine | Preload) -> Iterator[Any]:
         yield from job(engines)
 
 
-def converting(pair: ModelPair) -> Iterator[Phase]:
+def conversion_phases(pair: ModelPair) -> Iterator[Phase]:
     for _, share in convert_pair(pair):
         yield Phase("converting", round(100 * share), 100)
 

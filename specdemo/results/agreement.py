@@ -2,17 +2,13 @@
 
 import math
 
-from specdemo.capabilities import ENGINES
+from specdemo.capabilities import ENGINES, engine_that
+from specdemo.errors import capitalised
 from specdemo.records import Comparison, Divergence
 from specdemo.results import metrics
 from specdemo.text import counted
 
 UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")  # stored weights whose activations are not quantized
-SAMPLING_CAVEAT = (
-    "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
-    "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
-    "different by chance. The traced engine keeps the distribution exactly."
-)
 _ROUNDING = (
     "a pass over several tokens runs other kernels than a pass over one and rounds differently, which decides "
     "between two tokens that are almost equally likely."
@@ -24,7 +20,7 @@ def agreement(comparison: Comparison) -> str:
         return "one side only"
     index = metrics.first_divergence(comparison)
     if index is not None:
-        drawn = ", as draws do" if comparison.settings.do_sample else ""
+        drawn = ", as random draws do" if comparison.settings.do_sample else ""
         return f"outputs differ from token {index + 1} on{drawn}"
     compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
     return f"identical output, {counted(compared, 'token')} compared"
@@ -36,7 +32,7 @@ def divergence_reason(comparison: Comparison) -> str:
     if metrics.identical(comparison) or fault(comparison):
         return ""
     if settings.do_sample and settings.strategy.drafter.model and ENGINES[settings.engine].samples_exactly is False:
-        return SAMPLING_CAVEAT
+        return sampling_caveat()
     if settings.do_sample:
         drawn = "When sampling, each side draws its own random numbers, so the texts can diverge at any token."
         same = ENGINES[settings.engine].local  # nothing is known of a server
@@ -46,6 +42,15 @@ def divergence_reason(comparison: Comparison) -> str:
     if divergence is not None:
         return f"{_candidates(divergence)} This is a harmless near-tie, which rounding decides. {_remedy(comparison)}"
     return f"Both sides use the same target, but {_ROUNDING} {_remedy(comparison)}"
+
+
+def sampling_caveat() -> str:
+    exact = capitalised(engine_that(lambda engine: engine.samples_exactly is True))
+    return (
+        "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its "
+        "acceptance rule compares the draft's probability with the probability of a different token. The output is "
+        f"biased, not just different by chance. {exact} keeps the distribution exactly."
+    )
 
 
 def fault(comparison: Comparison) -> str:

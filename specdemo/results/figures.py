@@ -23,7 +23,7 @@ from specdemo.results import metrics
 
 Figure = Any  # plotly.graph_objects.Figure, which has no types
 Trace = dict[str, Any]
-_COLOURS = ("own", "accepted", "rejected", "plain", "unaccepted", "mute", "ink")  # of lines and bars, in order
+_COLOURS = ("target", "accepted", "rejected", "plain", "unaccepted", "mute", "ink")  # of lines and bars, in order
 _PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, so that they also differ in grey
 _MAX_STRETCH = 2  # times the largest value: how far error bars may stretch an axis
 
@@ -97,7 +97,7 @@ def _acceptance() -> Figure:
 
 def _timing() -> Figure:
     """Where a round's time went, as far as the engine records it, beside the plain step of the same number."""
-    parts = ("verify", "accepted", "verify", ""), ("draft", "own", "draft", "/"), ("rest", "mute", "rest", ".")
+    parts = ("verify", "accepted", "verify", ""), ("draft", "target", "draft", "/"), ("rest", "mute", "rest", ".")
     unit = {"hovertemplate": "%{y:.2f} ms"}
     traces = [
         _grow(bars, name, colour, "speculative", "round", column, hatch=hatch, **unit)
@@ -179,10 +179,10 @@ def chart(comparison: Comparison, name: str) -> Figure:
 # Charts of several runs.
 
 # On the x axis, the value, the ends of its interval, and words to show instead of it.
-Spot = tuple[Any, float | None, float | None, float | None, str]
+ChartPoint = tuple[Any, float | None, float | None, float | None, str]
 
 
-def compared(x: str, y: str, groups: Mapping[str, Sequence[Spot]], *, along: bool = True) -> Figure:
+def xy_chart(x: str, y: str, groups: Mapping[str, Sequence[ChartPoint]], *, along: bool = True) -> Figure:
     """Lines along a scale, or bars, with intervals, and a line at 1, where speculation changes nothing."""
     traces: list[Trace] = []
     for (name, spots), colour, hatch in zip(groups.items(), cycle(_COLOURS), cycle(_PATTERNS)):

@@ -82,7 +82,7 @@ def acceptance_rate(run: Run) -> float | None:
     return counts.accepted / counts.proposed if counts.proposed else None
 
 
-def gained(run: Run) -> bool | None:
+def any_accepted(run: Run) -> bool | None:
     """Whether any proposal was accepted; None if neither counts nor target passes are known."""
     if draft_counts(run).accepted:
         return True
@@ -263,7 +263,7 @@ _SHOWN_POSITIONS = 8  # listed in "acceptance by position": what fits on a line
 
 
 @dataclass(frozen=True)
-class Figure:
+class Metric:
     """`plain` is empty if the figure applies only to speculation."""
 
     name: str
@@ -273,24 +273,24 @@ class Figure:
     formula: str
 
 
-def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> Iterator[Figure]:
+def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> Iterator[Metric]:
     """In an order in which they explain each other. `speedup` in words; `plain_steps` that a round takes."""
     plain, speculative = comparison.plain, comparison.speculative
 
-    def figure(term: str, speculative: str, plain: str = "", name: str = "", source: str = "") -> Figure:
+    def metric(term: str, speculative: str, plain: str = "", name: str = "", source: str = "") -> Metric:
         entry = glossary()[term]
-        return Figure(name or term, plain, speculative, entry["meaning"], entry["formula"] + source)
+        return Metric(name or term, plain, speculative, entry["meaning"], entry["formula"] + source)
 
-    def both(term: str, metric: Callable[[Run], float | None], show: Callable[..., str]) -> Figure:
-        return figure(term, show(metric(speculative)), show(metric(plain)))
+    def both(term: str, measure: Callable[[Run], float | None], show: Callable[..., str]) -> Metric:
+        return metric(term, show(measure(speculative)), show(measure(plain)))
 
-    yield figure("speedup", speedup)
+    yield metric("speedup", speedup)
     yield both("tokens/s", tokens_per_second, number)
     yield both("time per output token (TPOT)", time_per_token, milliseconds)
     yield both("time to first token (TTFT)", prefill_seconds, milliseconds)
-    yield figure("acceptance rate α", number(acceptance_rate(speculative)))
+    yield metric("acceptance rate α", number(acceptance_rate(speculative)))
     yield both("mean acceptance length τ", mean_acceptance_length, number)
-    yield figure("acceptance by position i", _positions(speculative))
+    yield metric("acceptance by position i", _positions(speculative))
     costs = round_costs(comparison, plain_steps)
     if costs is None:
         return
@@ -299,7 +299,7 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
     terms = "draft cost c", "drafting d(γ)", "verify cost v(γ + 1)"
     for term, name, cost in zip(terms, names, costs[:3], strict=True):
         if cost is not None:
-            yield figure(term, f"{cost:.3f}", name=name, source=f", {costs.source}")
+            yield metric(term, f"{cost:.3f}", name=name, source=f", {costs.source}")
 
 
 def _positions(run: Run) -> str:

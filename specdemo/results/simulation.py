@@ -8,7 +8,7 @@ from specdemo.results import estimate, metrics
 _MAX_LOOKAHEAD = 16
 
 
-class Assumed(NamedTuple):
+class Assumptions(NamedTuple):
     """`acceptance`: of a proposal after accepted ones. In plain steps: `draft_step`, and what each token more adds to
     a pass of the target, so v(n) = 1 + `slope` · (n − 1).
     """
@@ -25,8 +25,8 @@ class Assumed(NamedTuple):
         return metrics.expected_speedups(Costs(drafting=drafting, verify=verify), self.acceptance)
 
 
-class Measured(NamedTuple):
-    values: Assumed
+class RunValues(NamedTuple):
+    values: Assumptions
     lookahead: float  # mean of the rounds
     speedup: estimate.Speedup
 
@@ -41,5 +41,5 @@ class Measured(NamedTuple):
         costs = metrics.round_costs(comparison, speedup.plain_steps_per_round)
         if costs is None or costs.verify is None:
             return None
-        values = Assumed(acceptance, costs.draft_step or 0.0, max(costs.verify - 1, 0.0) / lookahead)
+        values = Assumptions(acceptance, costs.draft_step or 0.0, max(costs.verify - 1, 0.0) / lookahead)
         return cls(values, lookahead, speedup)

@@ -11,8 +11,8 @@ from specdemo.records import SIDES, Comparison, Side
 from specdemo.results import estimate, metrics
 from specdemo.results.agreement import agreement, divergence_reason
 from specdemo.results.estimate import Direction, Speedup, State
-from specdemo.results.metrics import Figure, figures
-from specdemo.results.warnings import RunWarning, ceiling, find_warnings
+from specdemo.results.metrics import Metric, figures
+from specdemo.results.warnings import RunWarning, find_warnings, known_ceiling
 from specdemo.results.words import notes, run_words, strategy_words
 from specdemo.text import counted, percent
 
@@ -37,7 +37,7 @@ class Summary:
     certain: str
     speedup: Speedup | None
     seconds: dict[Side, float]
-    figures: tuple[Figure, ...]
+    figures: tuple[Metric, ...]
     warnings: tuple[RunWarning, ...]
     why: tuple[str, ...]
     agreement: str
@@ -122,9 +122,9 @@ def expectation(speedup: Speedup) -> str:
     busy = f"Other programs took {percent(speedup.other_load or 0.0)} of the processor"
     match speedup.state:
         case "disturbed":
-            return f"{busy}, which leaves open which side is faster: {expected} without them."
+            return f"{busy}, so it is unclear which side is faster: {expected} without them."
         case "close":
-            return f"This leaves open which side is faster: {expected}."
+            return f"It is unclear which side is faster: {expected}."
     return f"{busy}: {expected} without them." if speedup.busy else f"{capitalised(expected)}."
 
 
@@ -162,7 +162,7 @@ def _sentence(comparison: Comparison, speedup: Speedup | None, seconds: dict[Sid
             missing += [f"Stopped before the {side} side began."]
     if missing or speedup is None:
         return " ".join(missing) or "The answer is too short to compare; allow more tokens."
-    if metrics.gained(comparison.speculative) is False:
+    if metrics.any_accepted(comparison.speculative) is False:
         return _nothing_accepted(comparison)
     length, steps = speedup.tokens_per_round, speedup.plain_steps_per_round
     if length is None or steps is None:
@@ -228,7 +228,7 @@ def _evidence(comparison: Comparison, speedup: Speedup) -> str:
     if speedup.width_from == "runs":
         quieter = "A quieter machine, a" if speedup.busy else "A"
         return f"{took} {quieter} longer answer or more repeats would narrow the interval."
-    return f"{took} More repeats would not narrow the interval: it covers how much processes and moments differ."
+    return f"{took} More repeats would not narrow the interval: results differ that much between processes."
 
 
 def _round_words(comparison: Comparison, speedup: Speedup) -> str:
@@ -250,7 +250,7 @@ def _round_words(comparison: Comparison, speedup: Speedup) -> str:
 
 def _ceiling_words(comparison: Comparison) -> str:
     """State what a perfect draft would reach; empty if nothing, or if longer lookaheads ran than were measured."""
-    best, costs = ceiling(comparison), comparison.costs
+    best, costs = known_ceiling(comparison), comparison.costs
     longest = 0 if costs is None else len(costs.verify) - 1
     if best is None or best[0] <= 1 or longest < (comparison.settings.strategy.fixed_lookahead or 0):
         return ""

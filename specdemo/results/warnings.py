@@ -39,7 +39,7 @@ def find_warnings(comparison: Comparison, speedup: Speedup | None = None) -> Ite
         yield RunWarning("warming up", reason, "still warming up")
     if reason := _refused(comparison):
         yield RunWarning("nothing accepted", reason, "no proposal accepted")
-    best = ceiling(comparison)
+    best = known_ceiling(comparison)
     if best is not None and best[0] <= 1:
         yield RunWarning("no gain possible", _too_slow(comparison), "no draft pays off here")
     tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
@@ -103,7 +103,7 @@ def _too_slow(comparison: Comparison) -> str:
     return f"{slower}: {what} times as long as a plain step. {advice}"
 
 
-def ceiling(comparison: Comparison) -> tuple[float, int] | None:
+def known_ceiling(comparison: Comparison) -> tuple[float, int] | None:
     """A perfect draft's speedup and lookahead here; None if step costs are unknown or spoiled."""
     costs, settings = comparison.costs, comparison.settings
     if costs is None or settings.kv_cache == "off" or (costs.other_load or 0.0) > estimate.BUSY_SHARE:

@@ -18,14 +18,14 @@ def notes(comparison: Comparison) -> Iterator[str]:
     run, source = comparison.speculative, comparison.trace_source
     counts = run.draft_counts
     if counts is not None and counts.of_server:
-        yield "Its counts of proposals are those of the whole server while this ran."
+        yield "The server's counts of proposals cover all its requests during this run."
     hidden = comparison.plain.hidden_tokens + run.hidden_tokens
     if hidden:
-        yield f"The servers counted {hidden} tokens that they never sent, such as thoughts; they are in no rate."
+        yield f"The servers counted {hidden} tokens that they never sent, such as thoughts; no rate includes them."
     if source == "bursts" and run.token_ids:
         chunks = "Some chunks hold tokens of several rounds, joined by a busy server or a proxy"
         single = all(len(step.committed) == 1 for step in run.rounds)
-        yield f"{'Each chunk holds one token and is no round' if single else chunks}; the tokens are exact."
+        yield f"{'Each chunk holds one token, not a round' if single else chunks}; the tokens are exact."
     if pair.translated and settings.strategy.drafter.model:
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
@@ -99,11 +99,11 @@ def prompt_of(comparison: Comparison) -> str:
     return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
 
 
-PieceKind = Literal["plain", "accepted", "own", "rejected"]
+PieceKind = Literal["plain", "accepted", "target", "rejected"]
 
 
 class Piece(NamedTuple):
-    """`own` is a correction or bonus token, or a round's only token."""
+    """`target` is a correction or bonus token, or a round's only token."""
 
     text: str
     kind: PieceKind
@@ -117,4 +117,4 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
         if draft.outcome is Outcome.REJECTED and draft.id is not None:
             yield Piece(draft.text.replace("\n", "↵"), "rejected")
     for token in step.committed[step.accepted :]:
-        yield Piece(token.text, "plain" if side == "plain" else "own")
+        yield Piece(token.text, "plain" if side == "plain" else "target")

@@ -13,26 +13,26 @@ import gradio as gr
 from pydantic import BaseModel, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
-from specdemo.exports.code import FLAVOURS, code
+from specdemo.exports.code import SOFTWARE, code
 from specdemo.exports.html import FILE_KINDS, make_file
 from specdemo.files import is_text
 from specdemo.models.catalogue import bundled_prompts, pair_settings
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.records import MAX_TURNS, ModelPair, Turn
-from specdemo.results.agreement import SAMPLING_CAVEAT
+from specdemo.results.agreement import sampling_caveat
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Auto
 from specdemo.ui import controls as widgets
 from specdemo.ui.controls import FIELDS, LIVE_CONTROLS, NAMES, STRATEGY, Control
-from specdemo.ui.events import AT_ONCE, ENGINE, FILES, PRIVATE, check_session, event_value, run_in_child, stop_on
+from specdemo.ui.events import ENGINE, FILES, NO_QUEUE, PRIVATE, check_session, event_value, run_in_child, stop_on
 from specdemo.ui.parts import alert, examples_html, html, notice
 from specdemo.ui.registry import Shared
 from specdemo.ui.session import FinishedRun, Sessions
 from specdemo.ui.views import channel, script, view
 
 
-class _Opened(BaseModel):
+class _OpenedRun(BaseModel):
     """What the page sends of a run that was opened from a file or from the visitor's last runs."""
 
     pair: str
@@ -82,7 +82,7 @@ class CompareCallbacks:
     def reopen(self, event: gr.EventData, pair: ModelPair, **values: Any) -> list[Any]:
         """Return updates of message, prompt and controls: an opened run's, as far as this pair has them."""
         try:
-            opened = _Opened.model_validate(event_value(event, "run"))
+            opened = _OpenedRun.model_validate(event_value(event, "run"))
         except ValidationError:
             return [gr.skip()] * (2 + len(values))
         settings, error = widgets.settings_from_link(pair, opened.settings, pair_settings(pair).model_dump())
@@ -222,7 +222,7 @@ class CompareTab:
 
     def preload(self, event: Any) -> None:
         inputs = [self._shared.session_open, self._shared.pair]
-        event.then(self._callbacks.preload, inputs, inputs_kwargs=self.controls, **AT_ONCE)
+        event.then(self._callbacks.preload, inputs, inputs_kwargs=self.controls, **NO_QUEUE)
 
     def _add_prompt(self) -> None:
         pair = self._shared.registry.default
@@ -270,9 +270,9 @@ class CompareTab:
         _panel("advanced", "More settings")
         with gr.Column(scale=0, elem_id="advanced", elem_classes="controls panel"):
             self._add(*(name for name in NAMES if name not in self._controls))
-            gr.HTML(html("paragraph", SAMPLING_CAVEAT), elem_id="caveat")
+            gr.HTML(html("paragraph", sampling_caveat()), elem_id="caveat")
             with gr.Row(elem_id="as-code"):
-                names = [(software.title, name) for name, software in FLAVOURS.items()]
+                names = [(software.title, name) for name, software in SOFTWARE.items()]
                 self._flavour = gr.Dropdown(
                     names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
                 )
@@ -286,7 +286,7 @@ class CompareTab:
 
     def _connect_run(self) -> None:
         callbacks, buttons_of_run = self._callbacks, [self.run, self._stop, self._cancel]
-        started = self.run.click(callbacks.wait, outputs=[self.message, *buttons_of_run], **AT_ONCE).then(
+        started = self.run.click(callbacks.wait, outputs=[self.message, *buttons_of_run], **NO_QUEUE).then(
             callbacks.run,
             [self._shared.session_open, self._shared.pair, *self._chat, self.prompt],
             [self.race, self.message, *self._chat, self.finished, *buttons_of_run],
@@ -296,11 +296,11 @@ class CompareTab:
             api_visibility="private",
             **ENGINE,
         )
-        started.then(partial(buttons, "idle"), outputs=buttons_of_run, **AT_ONCE)
+        started.then(partial(buttons, "idle"), outputs=buttons_of_run, **NO_QUEUE)
         stop_on(self._stop.click, self._shared.sessions, "run")
         stop_on(self.race.stop, self._shared.sessions, "repeat")
         self._stop.click(None, js=script("main.js", "skipPlayback"))
-        self._cancel.click(cancel_run, outputs=[self.message, *buttons_of_run], cancels=started, **AT_ONCE)
+        self._cancel.click(cancel_run, outputs=[self.message, *buttons_of_run], cancels=started, **NO_QUEUE)
         self.run.click(None, js=script("main.js", "setRequested", "true"))
         for end in (started.then, self._cancel.click):
             end(None, js=script("main.js", "setRequested", "false"))
@@ -316,7 +316,7 @@ class CompareTab:
 
     def _connect_controls(self) -> None:
         controls, pair = self.controls, self._shared.pair
-        latest: dict[str, Any] = {"inputs_kwargs": controls, "trigger_mode": "always_last", **AT_ONCE}
+        latest: dict[str, Any] = {"inputs_kwargs": controls, "trigger_mode": "always_last", **NO_QUEUE}
         # `input`: a visitor changed it, not a pair that was just loaded
         live = [controls[name].input for name in LIVE_CONTROLS]
         gr.on(live, self._callbacks.update_settings, pair, **latest)
@@ -327,17 +327,17 @@ class CompareTab:
         choosers = [controls["engine"], controls["drafter"], controls["policy"]]
         valid = [*(controls[name] for name in self._appearance), self.message]
         changed = [pair.change, *(chooser.change for chooser in choosers)]
-        gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **AT_ONCE)
+        gr.on(changed, widgets.show_valid, [pair, *choosers], valid, **NO_QUEUE)
         initial = dict.fromkeys(STRATEGY[1:]) | {"max_assistant_tokens": FIELDS["max_assistant_tokens"].default}
         of_drafter = [controls[name] for name in initial]
         recalled = script("settings.js", "recallDrafter", json.dumps(initial))
         controls["drafter"].input(None, of_drafter, of_drafter, js=recalled)
-        pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, self._chat, **AT_ONCE)
-        pair.change(examples_html, pair, self._examples, **AT_ONCE)
+        pair.change(lambda new: _chat((), visible=new.target.chat_template), pair, self._chat, **NO_QUEUE)
+        pair.change(examples_html, pair, self._examples, **NO_QUEUE)
 
     def _connect_exports(self) -> None:
         inputs, outputs = [self._flavour, self._shared.pair, self.prompt], [self.message, self._code]
-        copied = self._copy.click(self._callbacks.code, inputs, outputs, inputs_kwargs=self.controls, **AT_ONCE)
+        copied = self._copy.click(self._callbacks.code, inputs, outputs, inputs_kwargs=self.controls, **NO_QUEUE)
         copied.then(None, self._code, js=script("settings.js", "copyCode"))
         outputs = [self.message, self._shared_file]
         drawn = self.race.download(self._callbacks.share, None, outputs, **PRIVATE, **FILES)

@@ -10,12 +10,11 @@ from specdemo.capabilities import (
     DRAFT_KINDS,
     ENGINES,
     EngineName,
-    effective,
     live_parameters,
     local_engines,
-    partly_supported,
     strategies,
     supports,
+    used_parameters,
 )
 from specdemo.errors import SettingsError
 from specdemo.models.catalogue import pair_settings
@@ -71,7 +70,7 @@ def engines_for(pair: ModelPair) -> list[EngineName]:
     return [*DRAFT_KINDS[pair.draft_kind or "model"].engines]
 
 
-def available(pair: ModelPair, engine: EngineName, drafter: str) -> dict[str, list[str]]:
+def available_choices(pair: ModelPair, engine: EngineName, drafter: str) -> dict[str, list[str]]:
     """Return the pair's engines, this engine's drafters, and this drafter's policies."""
     names = dict.fromkeys(strategy.drafter.name for strategy in strategies(engine, pair.draft_kind))
     policies = [strategy.policy.name for strategy in strategies(engine, pair.draft_kind, drafter)]
@@ -84,7 +83,7 @@ def chosen_strategy(pair: ModelPair, values: Mapping[str, Any], *, valid: bool =
     """
     chosen = {name: values[name] for name in ("engine", "drafter", "policy")}
     for name in chosen:
-        options = available(pair, chosen["engine"], chosen["drafter"])[name]
+        options = available_choices(pair, chosen["engine"], chosen["drafter"])[name]
         if chosen[name] not in options and (len(options) == 1 or (options and (valid or pair.draft is None))):
             chosen[name] = options[0]
     return chosen
@@ -92,10 +91,10 @@ def chosen_strategy(pair: ModelPair, values: Mapping[str, Any], *, valid: bool =
 
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
     chosen = strategies(engine, pair.draft_kind, drafter, policy)
-    used = {name for strategy in chosen for name in effective(strategy, engine)}
-    of_strategies, refused = parameters(), partly_supported()
+    used = {name for strategy in chosen for name in used_parameters(strategy, engine)}
+    of_strategies, refused = parameters(), {name for other in ENGINES.values() for name in other.unsupported}
     return {
-        **{name: len(options) > 1 for name, options in available(pair, engine, drafter).items()},
+        **{name: len(options) > 1 for name, options in available_choices(pair, engine, drafter).items()},
         **{name: name in used for name in NAMES if name in of_strategies},
         **{name: supports(engine, name) for name in NAMES if name in refused - of_strategies},
         **dict.fromkeys(("apply_chat_template", "enable_thinking", "system_prompt"), pair.target.chat_template),
@@ -108,9 +107,9 @@ def appearance(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     """
     shown = visibility(pair, engine, drafter, policy)
     for strategy in strategies(engine, pair.draft_kind, drafter):  # the browser hides those of policies not chosen
-        shown |= dict.fromkeys(effective(strategy, engine), True)
+        shown |= dict.fromkeys(used_parameters(strategy, engine), True)
     options: dict[str, dict[str, Any]] = {name: {"visible": visible} for name, visible in shown.items()}
-    for name, offered in available(pair, engine, drafter).items():
+    for name, offered in available_choices(pair, engine, drafter).items():
         options[name]["elem_classes"] = [f"no-{value}" for value in _labels(name) if value not in offered]
     options["policy"]["info"] = None
     chosen = strategies(engine, pair.draft_kind, drafter, policy)

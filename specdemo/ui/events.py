@@ -31,7 +31,7 @@ T = TypeVar("T")
 # For events that visitors' programs cannot call and that show their own progress.
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 # For quick events, which do not wait for others.
-AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False}
+NO_QUEUE: dict[str, Any] = {**PRIVATE, "queue": False}
 # The engine takes one job at a time: two would distort each other's clocks.
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 # Visitors' files are read and drawn in child processes, which end when their visitors leave.
@@ -44,7 +44,7 @@ def queue_for_engine(
     button: gr.Button, callback: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any], **options: Any
 ) -> Any:
     """Queue a callback when the button is clicked. Its first output is a message, which says that it is waiting."""
-    button.click(partial(notice, WAITING), outputs=outputs[0], **AT_ONCE)
+    button.click(partial(notice, WAITING), outputs=outputs[0], **NO_QUEUE)
     return button.click(callback, inputs, outputs, **options, **PRIVATE, **ENGINE)
 
 
@@ -52,7 +52,7 @@ def stop_on(event: Callable[..., Any], sessions: Sessions, activity: str) -> Non
     def stop(request: gr.Request) -> None:
         sessions.stop(str(request.session_hash), activity)
 
-    event(stop, **AT_ONCE)
+    event(stop, **NO_QUEUE)
 
 
 def check_session(session_open: bool) -> None:
@@ -149,15 +149,15 @@ class Page(gr.Blocks):
 
     async def process_api(self, block_fn: Any, inputs: list[Any], *arguments: Any, **options: Any) -> dict[str, Any]:
         if block_fn.fn is None or (options.get("iterator") is None and len(inputs) < len(block_fn.inputs)):
-            raise refusal("The page received something unexpected")
+            raise invalid_event("The page received something unexpected")
         for block, value in zip(block_fn.inputs, inputs, strict=False):
             if not fits(block, value):
-                raise refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
+                raise invalid_event(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
         try:
             return await super().process_api(block_fn, inputs, *arguments, **options)
         except gr.Error as error:
             if error.print_exception:  # not one of ours
-                raise refusal("A value is out of bounds") from error
+                raise invalid_event("A value is out of bounds") from error
             raise
         except Exception as error:  # Gradio would send "error: null"
             logging.getLogger(__name__).exception("an event failed")
@@ -165,7 +165,7 @@ class Page(gr.Blocks):
             raise gr.Error(failed, print_exception=False) from error
 
 
-def refusal(reason: str) -> gr.Error:
+def invalid_event(reason: str) -> gr.Error:
     return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
 
 

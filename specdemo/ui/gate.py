@@ -52,7 +52,7 @@ _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "via")  # how headers be
 _ADDRESS = re.compile(r"([a-z0-9._-]*[a-z0-9_-]|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?", re.IGNORECASE)
 
 
-def only_here(host: str, allowed: Sequence[str]) -> bool:
+def is_local_only(host: str, allowed: Sequence[str]) -> bool:
     """Whether only this machine reaches the page, so that visitors may name its paths; see `Gate._is_known`."""
     return is_loopback(host) and not allowed and "SPACE_HOST" not in os.environ
 
@@ -72,8 +72,8 @@ def host_name(address: str) -> str:
 
 class Gate:
     """Middleware that refuses strangers' requests. `allowed`: host names besides this machine's, `*.example.org` for
-    all subdomains; without any, a page that is not `local` (see `only_here`) answers to every name, since its own are
-    unknown. `root`: the page's path on a proxy.
+    all subdomains; without any, a page that is not `local` (see `is_local_only`) answers to every name, since its own
+    are unknown. `root`: the page's path on a proxy.
     """
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str], *, local: bool, root: str = "") -> None:

@@ -265,10 +265,10 @@ def measure_tab(shared: Shared, compare: CompareTab) -> None:
         [preset, pair],
         ticked,
         inputs_kwargs=controls,
-        **events.AT_ONCE,
+        **events.NO_QUEUE,
     )
     applied = [controls[name] for name in APPLIED_SETTINGS]
-    used = use.click(apply_setting, best, applied, **events.AT_ONCE)
+    used = use.click(apply_setting, best, applied, **events.NO_QUEUE)
     used.then(None, js=script("gradio.js", "openTab", '"compare"'))
     events.queue_for_engine(
         compare.find_start,

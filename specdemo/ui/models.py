@@ -18,7 +18,7 @@ from specdemo.models.devices import devices, in_units
 from specdemo.records import Model, ModelPair
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
-from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, WAITING, event_value, stop_on
+from specdemo.ui.events import ENGINE, NO_QUEUE, PRIVATE, WAITING, event_value, stop_on
 from specdemo.ui.parts import alert, header_html, html, notice, report_html
 from specdemo.ui.registry import Registry, Shared, values_of
 from specdemo.ui.views import channel, view
@@ -71,8 +71,8 @@ class ModelsTab:
             self.in_use = channel()
         self._connect(tab, [add.click, place.submit], place)
         if shared.local:
-            remove.click(self.remove, self._stored, self._stored, **AT_ONCE)
-            tab.select(stored_choices, outputs=self._stored, **AT_ONCE)
+            remove.click(self.remove, self._stored, self._stored, **NO_QUEUE)
+            tab.select(stored_choices, outputs=self._stored, **NO_QUEUE)
 
     def _connect(self, tab: gr.Tab, adding: list[Any], place: gr.Textbox) -> None:
         target, draft = self.controls["target"], self.controls["draft"]
@@ -82,7 +82,7 @@ class ModelsTab:
         loaded = [self._pair, self._header, *progress, self.in_use, *self._settings.values(), *self.controls.values()]
         queued: dict[str, Any] = {"inputs_kwargs": self.controls, **PRIVATE, **ENGINE}
         waiting = partial(self._loading, notice(WAITING), busy=True)
-        gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **AT_ONCE)
+        gr.on([self._use.click, self._catalogue.select], waiting, outputs=progress, **NO_QUEUE)
         self._use.click(self.use, inputs, loaded, **queued)
         stop_on(self._cancel.click, self._sessions, "load")
         self.list_after(self._catalogue.select(self.use_entry, inputs, loaded, **queued))
@@ -96,21 +96,21 @@ class ModelsTab:
             **PRIVATE,
         )
         stop_on(self._stop.click, self._sessions, "download")
-        tab.select(self.refresh, shown, [self._catalogue, *lists], **AT_ONCE)
+        tab.select(self.refresh, shown, [self._catalogue, *lists], **NO_QUEUE)
         updated = [*self.controls.values(), self._listed, self._message]
         if self._local:
-            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **AT_ONCE)
-            read.then(self.add, [place, self._listed], updated, **AT_ONCE)
-        target.input(self.fit_to_target, shown, updated, **AT_ONCE)
+            read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **NO_QUEUE)
+            read.then(self.add, [place, self._listed], updated, **NO_QUEUE)
+        target.input(self.fit_to_target, shown, updated, **NO_QUEUE)
         described = [target, draft]
         report = [self._report, self._offer, self._use]
         changes = [tab.select, *(control.change for control in described)]
-        gr.on(changes, self.report, described, report, trigger_mode="always_last", **AT_ONCE)
-        fetched.then(self.report, described, report, **AT_ONCE)
+        gr.on(changes, self.report, described, report, trigger_mode="always_last", **NO_QUEUE)
+        fetched.then(self.report, described, report, **NO_QUEUE)
 
     def list_after(self, event: Any) -> None:
         target, draft = self.controls["target"], self.controls["draft"]
-        event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **AT_ONCE)
+        event.then(self.update_lists, [target, self._listed], [target, draft, self._listed], **NO_QUEUE)
 
     def use(self, request: gr.Request, before: ModelPair, engine: Any, **chosen: Any) -> Iterator[Updates]:
         previous = values_of(before)

@@ -26,8 +26,8 @@ from specdemo.results.figures import script_name
 from specdemo.ui import controls as widgets
 from specdemo.ui.anatomy import ANATOMY, anatomy_tab
 from specdemo.ui.compare import COMPARE, CompareCallbacks, CompareTab, api_description
-from specdemo.ui.events import AT_ONCE, ENGINE, PRIVATE, Page
-from specdemo.ui.gate import only_here
+from specdemo.ui.events import ENGINE, NO_QUEUE, PRIVATE, Page
+from specdemo.ui.gate import is_local_only
 from specdemo.ui.measure import measure_tab
 from specdemo.ui.models import ModelsTab
 from specdemo.ui.parts import alert, header_html
@@ -57,7 +57,7 @@ def serve(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     host = host or os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
-    local = only_here(host, allowed_hosts)
+    local = is_local_only(host, allowed_hosts)
     worker = Worker(load, Preload(pair_settings(pair).engine, with_chat_cache(pair)))
     try:
         with visitors_files():
@@ -111,10 +111,10 @@ def build_page(
             anatomy_tab(compare.race, compare.finished)
             measure_tab(shared, compare)
             models = ModelsTab(shared, compare)
-        compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **AT_ONCE)
+        compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **NO_QUEUE)
         # it changes when a pair has been loaded, which the visitor then wants to run
-        models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **AT_ONCE)
-        models.in_use.change(prompt_for, [shared.pair, compare.prompt], compare.prompt, **AT_ONCE)
+        models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **NO_QUEUE)
+        models.in_use.change(prompt_for, [shared.pair, compare.prompt], compare.prompt, **NO_QUEUE)
         _remember(page, shared, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     return cast(gr.Blocks, page)

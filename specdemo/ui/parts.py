@@ -8,7 +8,7 @@ from jinja2 import Environment, StrictUndefined
 
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.errors import SpecdemoError
-from specdemo.exports.html import text_of
+from specdemo.exports.html import page_file
 from specdemo.models.catalogue import Entry, Source, example_groups
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
@@ -23,7 +23,7 @@ PHASES = {
     "warming up": "Warming up",
     "prefilling": "Reading the prompt",
 }
-_TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("parts.html")).module
+_TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(page_file("parts.html")).module
 
 
 def html(part: str, *values: Any) -> str:
@@ -70,7 +70,7 @@ def header_html(pair: ModelPair) -> str:
     precision = "default precision" if requested == "default" else f"precision {requested}"
     meaning = (
         f"target {_model(pair.target)} on {device}, {draft}. "
-        "Precision is that of the processor's sums; with f32 both sides write the same text."
+        "Precision is that of the computation; with f32 both sides write the same text."
     )
     return html("header", meaning, pair.name, name, drafted, f"{devices} · {precision}")
 
@@ -159,7 +159,7 @@ def _size(number: int | None) -> str:
 def _remarks(report: PairReport) -> list[str]:
     free = in_units(report.memory_free)
     stored = stored_form(report.target)
-    lines = [f"Its weights are stored as {stored}. Weights, under Runtime, changes that."] if stored else []
+    lines = [f"Its weights are stored as {stored}. The Weights setting under Runtime changes that."] if stored else []
     for engine in report.engines:
         if not ENGINES[engine.engine].local:
             lines.append("A server runs it, so it takes no memory here.")

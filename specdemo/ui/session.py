@@ -14,11 +14,11 @@ from specdemo.engines.base import check_prompt
 from specdemo.errors import EngineError, ServerError, SpecdemoError
 from specdemo.exports import schema
 from specdemo.files import json_text
-from specdemo.racing.trials import REPEAT_SECONDS, refined
+from specdemo.racing.trials import REPEAT_SECONDS, with_repeats
 from specdemo.racing.worker import Job, Preload, WithEngine, Worker, if_loaded
 from specdemo.records import Comparison, ModelPair, Phase, Request, Side, Slice, Turn
 from specdemo.results.metrics import answer, race_seconds
-from specdemo.results.simulation import Measured
+from specdemo.results.simulation import RunValues
 from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.ui.feed import Feed, end_event, repeating_event
@@ -74,12 +74,12 @@ class FinishedRun(NamedTuple):
     run: str
     events: int
     record: bytes
-    measured: Measured | None  # for the simulator
+    measured: RunValues | None  # for the simulator
 
     @classmethod
     def of(cls, run: str, events: int, comparison: Comparison) -> Self:
         packed = zlib.compress(json_text(schema.to_json(comparison)).encode())
-        return cls(run, events, packed, Measured.of(comparison))
+        return cls(run, events, packed, RunValues.of(comparison))
 
     @property
     def comparison(self) -> Comparison:
@@ -163,7 +163,7 @@ class Sessions:
             yield repeating_event(finished.run, finished.events), finished
             # step costs come last: measuring them cannot always be stopped, which would delay the next run
             for calibrate in (False, True):
-                job = WithEngine(engine, pair, partial(refined, comparison=last), calibrate, bound)
+                job = WithEngine(engine, pair, partial(with_repeats, comparison=last), calibrate, bound)
                 for progress in self._worker.run_idle(partial(if_loaded, job=job), cancelled):
                     last = progress if isinstance(progress, Comparison) else last
                     yield None

@@ -9,7 +9,7 @@ import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specdemo.exports.html import PAGE, STYLES, terms, text_of
+from specdemo.exports.html import PAGE, STYLES, page_file, terms
 from specdemo.results import figures
 
 # Variables of Gradio's theme, by the colour of `tokens.css` that they take.
@@ -23,10 +23,10 @@ _COLOURS = {
     "mute": "body_text_color_subdued block_info_text_color block_label_text_color checkbox_border_color",
     "line": "border_color_primary block_border_color input_border_color checkbox_label_border_color "
     "button_secondary_border_color",
-    "own": "color_accent input_border_color_focus slider_color checkbox_background_color_selected "
+    "target": "color_accent input_border_color_focus slider_color checkbox_background_color_selected "
     "checkbox_border_color_selected checkbox_label_border_color_selected button_primary_background_fill "
     "button_primary_background_fill_hover button_primary_border_color",
-    "own-soft": "color_accent_soft checkbox_label_background_fill_hover checkbox_label_background_fill_selected",
+    "target-soft": "color_accent_soft checkbox_label_background_fill_hover checkbox_label_background_fill_selected",
     "rejected": "button_cancel_background_fill button_cancel_background_fill_hover button_cancel_border_color",
 }
 _SHAPES = {
@@ -66,7 +66,7 @@ def view(name: str, markup: str | None = None, *, value: str = "", **layout: Any
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget));
     """
-    return gr.HTML(value, html_template=markup or text_of(f"{name}.html"), js_on_load=mount, **layout)
+    return gr.HTML(value, html_template=markup or page_file(f"{name}.html"), js_on_load=mount, **layout)
 
 
 def channel() -> gr.Textbox:

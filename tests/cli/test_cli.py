@@ -115,7 +115,7 @@ def test_progress_into_a_pipe_is_one_line_per_step(capsys: pytest.CaptureFixture
     assert lines[0] == "specdemo: loading"
     assert "specdemo: warming up" in lines
     assert "specdemo: racing" in lines
-    assert "specdemo: repeating, 1 repeat so far; Ctrl+C keeps what there is" in lines
+    assert "specdemo: repeating, 1 repeat so far; Ctrl+C keeps the results so far" in lines
     with progress("starting") as show:
         show("measuring", ", 1 of 40 runs")
         show("measuring", ", 2 of 40 runs")  # too soon after the previous line

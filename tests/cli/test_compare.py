@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli import main
-from specdemo.engines.base import Decoder, Prefilling
+from specdemo.engines.base import Decoder, Prefill
 from specdemo.errors import LoadError, ServerError
 from specdemo.records import Costs, Request, Round
 from specdemo.strategies import Plain
@@ -40,7 +40,7 @@ class HalfDown(ScriptedEngine):
         return decoder
 
 
-def refusing() -> Generator[Prefilling | Round]:
+def refusing() -> Generator[Prefill | Round]:
     yield from ()
     raise ServerError(REFUSED)
 
@@ -87,16 +87,17 @@ def test_a_side_that_failed_is_named_and_the_exit_code_says_so(
     assert json.loads(path.read_text())["failures"] == {"plain": REFUSED}
 
 
-def test_a_file_that_cannot_be_written_is_named_and_skips_no_other(
+def test_files_that_cannot_be_written_are_named_and_skip_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     html = tmp_path / "a.html"
-    options = ["--repeats", "0", "--json", "/dev/full", "--html", str(html)]
+    options = ["--repeats", "0", "--json", "/dev/full", "--markdown", "/proc/a.md", "--html", str(html)]
     assert main(["compare", "Say", *options], load=lambda *_: ScriptedEngine()) == 1
     assert html.read_bytes()[:2] == b"<!"
-    *_, complaint, cause = capsys.readouterr().err.splitlines()
-    assert complaint == "specdemo: Cannot write '/dev/full' (No space left on device); choose another path."
+    *_, complaint, cause, other = capsys.readouterr().err.splitlines()
+    assert "'/dev/full' (No space left on device); choose another path. Cannot write '/proc/a.md' (" in complaint
     assert cause.strip() == "OSError: [Errno 28] No space left on device"
+    assert other.strip() == "FileNotFoundError: [Errno 2] No such file or directory"
 
 
 def test_answers_and_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ def test_it_shows_this_machines_limits_and_warns_of_other_programs(monkeypatch: 
     opened.return_value.__enter__.return_value.settings.return_value.engine = "genai"
     monkeypatch.setattr(doctor, "Pair", opened)
     monkeypatch.setattr(doctor, "OtherLoad", lambda **_: MagicMock(share=lambda: 0.5))
-    first, head, *rows, warning = doctor.measured(bundled_pair())
+    first, head, *rows, warning = doctor.pair_lines(bundled_pair())
     assert first == "pair story-pair, genai engine: plain step 10.00 ms, draft step 2.00 ms"
     assert head.startswith("lookahead")
     assert [row.split()[0] for row in rows] == ["1", "2", "3", "4"], "as many as were measured"
@@ -58,7 +58,7 @@ class Machine:
 
 def test_restrictions_of_gpus_and_npus_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvino.Core", Machine)
-    devices = [line.removeprefix("device ") for line in doctor.machine() if line.startswith("device ")]
+    devices = [line.removeprefix("device ") for line in doctor.machine_lines() if line.startswith("device ")]
     assert devices[:1] == ["CPU: the CPU"]
     assert "must be named GPU" in devices[1]
     assert "untried" in devices[2]

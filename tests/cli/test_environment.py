@@ -115,7 +115,7 @@ def test_every_command_ends_in_a_sentence(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("specdemo.cli.doctor.machine", fail)
+    monkeypatch.setattr("specdemo.cli.doctor.machine_lines", fail)
     assert main(["doctor", "--no-measure"]) == code
     assert words in capsys.readouterr().err
 
@@ -125,7 +125,7 @@ def test_an_interrupted_import_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
         interrupted.set()
         raise ImportError("initialization failed")
 
-    monkeypatch.setattr("specdemo.cli.doctor.machine", fail)
+    monkeypatch.setattr("specdemo.cli.doctor.machine_lines", fail)
     try:
         assert main(["doctor", "--no-measure"]) == 130
     finally:

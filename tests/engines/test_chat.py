@@ -47,7 +47,7 @@ def test_earlier_turns_need_a_template_that_takes_them(tmp_path: Path) -> None:
         encoded(pair, "And?", HISTORY, apply_chat_template=False)
     assert pair.target.path is not None
     (pair.target.path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
-    with pytest.raises(PromptError, match="refuses this chat; switch the template off"):
+    with pytest.raises(PromptError, match="rejects this chat; switch the template off"):
         encoded(pair, "Hello")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specdemo.engines.language_model import LanguageModel, ReducedVocabulary
-from specdemo.engines.sequences import Layout, Paged
+from specdemo.engines.sequences import Layout, PagedSequence
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import BUNDLED
 from specdemo.models.devices import properties
@@ -101,7 +101,7 @@ def test_the_trial_finds_passes_that_round_differently_or_fail(monkeypatch: pyte
     """Attention over several tokens rounds differently, and quantization amplifies that."""
     model = LanguageModel(BUNDLED / "draft", "CPU", QUANTIZED)
     assert not model.repeats_bits("joined")
-    monkeypatch.setattr(Paged, "logits", Mock(side_effect=RuntimeError("no kernel")))
+    monkeypatch.setattr(PagedSequence, "logits", Mock(side_effect=RuntimeError("no kernel")))
     assert not model.repeats_bits("second_token")
 
 

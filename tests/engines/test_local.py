@@ -21,7 +21,7 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import Engine, rounds_of
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.genai.pipelines import pool_blocks, scheduler_config
-from specdemo.engines.sequences import Paged
+from specdemo.engines.sequences import PagedSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import CacheError, EngineError, LoadError, PairError, PromptError, SettingsError
@@ -232,13 +232,13 @@ def test_where_a_foreign_draft_proposes_nothing(foreign: TracedEngine) -> None:
 def test_an_openvino_failure_becomes_a_sentence_and_the_next_run_works(
     traced: TracedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(sequence: Paged, ids: list[int], last: int = 1) -> np.ndarray:
+    def broken(sequence: PagedSequence, ids: list[int], last: int = 1) -> np.ndarray:
         raise RuntimeError("out of memory")
 
     rounds = rounds_of(traced.decoder(request(traced)))
     next(rounds)
     with monkeypatch.context() as patch:
-        patch.setattr(Paged, "logits", broken)
+        patch.setattr(PagedSequence, "logits", broken)
         with pytest.raises(EngineError, match="has been reset: there is not enough memory"):
             next(rounds)
     assert speculate(traced).token_ids == plain(traced).token_ids

@@ -147,22 +147,22 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "in a choice": (Answer(stream=frames({"choices": [{"error": {"message": "evicted"}}]})), "answer: evicted"),
     "200 with an error": (Answer({"error": {"message": "no slots"}}), "answered with an error: no slots"),
     "in one piece": (Answer({"choices": [{"message": {"content": "Hi"}}]}), "answered in one piece"),
-    "a page": (Answer("<!doctype html>\n<html><title>Chat\nUI</title>"), "no JSON object (a web page, 'Chat\\nUI')"),
-    "text": (Answer("Ollama is running"), "no JSON object (Ollama is running)"),
-    "half an event": (Answer(stream=(*EVENTS[:2], b'data: {"choices": [')), "sent an event that is no JSON"),
-    "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is no JSON"),
-    "broken off": (Answer(stream=EVENTS[:3], broken=True), "broke off its answer"),
+    "a page": (Answer("<!doctype html>\n<html><title>Chat\nUI</title>"), "JSON object (a web page, 'Chat\\nUI')"),
+    "text": (Answer("Ollama is running"), "JSON object (Ollama is running)"),
+    "half an event": (Answer(stream=(*EVENTS[:2], b'data: {"choices": [')), "sent an event that is not JSON"),
+    "deep": (Answer(stream=("[" * 100_000, '{"a":' * 100_000)), "sent an event that is not JSON"),
+    "broken off": (Answer(stream=EVENTS[:3], broken=True), "ended its answer early"),
     "no text": (Answer(stream=("[DONE]",)), "ended its answer before any text"),
     "other types": (Answer(stream=(*EVENTS[:2], {"choices": 3})), "unknown format ('int' object is not iterable)"),
     "deep content": (Answer(stream=frames(nested(900))), "unknown format (maximum recursion depth exceeded)"),
     "many lists": (
         Answer(stream=frames(b'data: {"usage": [' + b"[]," * 2**18 + b"[]]}\n\n")),
-        "an event that is no JSON",
+        "an event that is not JSON",
     ),
     "too many ids": (Answer(stream=(many_ids(10**6), *EVENTS)), "sends more tokens than any answer needs"),
     "too many ids in all": (Answer(stream=[many_ids(1000)] * 3), "sends more tokens than any answer needs"),
     "too long a text": (Answer(stream=frames(chat("x" * 2**20), chat("x"))), "sends more text than any answer needs"),
-    "many titles": (Answer("<title>" * 9000 + "Chat"), "no JSON object (a web page)"),
+    "many titles": (Answer("<title>" * 9000 + "Chat"), "JSON object (a web page)"),
     "spaces at the end": (Answer(stream=(*EVENTS[:2], b"data: " + b" " * 60_000 + b"evicted")), "evicted"),
 }
 
@@ -261,7 +261,7 @@ def test_a_server_is_found_by_any_of_its_addresses() -> None:
 
 
 def test_a_server_that_does_not_list_its_models_needs_a_name() -> None:
-    unlisted = "knows no such model or address; check both, and --model (404: no such path)"
+    unlisted = "has no such model or address; check both, and --model (404: no such path)"
     for found, words in (
         ({CHAT: answers()[CHAT]}, unlisted),
         ({**answers(), "/v1/models": Answer({"data": []})}, "does not list its models; name one with --model"),

@@ -17,7 +17,7 @@ from specdemo.cli import main
 from specdemo.engines.server.engine import ServerEngine, server_pair
 from specdemo.errors import PromptError, ServerError, SettingsError
 from specdemo.experiments.concurrent import run_block
-from specdemo.experiments.plan import PRESETS, available
+from specdemo.experiments.plan import PRESETS, available_strategies
 from specdemo.experiments.prompts import typed_tasks
 from specdemo.experiments.rows import measure, points
 from specdemo.models.catalogue import pair_settings
@@ -74,7 +74,7 @@ def test_a_sweep_and_a_benchmark_try_what_the_server_supports(served: ServerEngi
     assert point.variant == "policy server"
     assert point.outputs == "outputs identical"
     assert point.acceptance_rate is not None
-    assert list(available(served.pair, settings)) == ["server server"]
+    assert list(available_strategies(served.pair, settings)) == ["server server"]
 
 
 def test_several_requests_at_once(served: ServerEngine, llama_servers: Servers) -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.engines.text import UNDECODED, IncrementalText, token_texts
+from specdemo.engines.text import REPLACEMENT, IncrementalText, token_texts
 
 
 def decode(tokens: list[int]) -> str:
@@ -19,7 +19,7 @@ def test_texts_of_tokens_join_to_the_text(prompt: str, text: str) -> None:
 def test_invalid_bytes_are_kept(data: bytes) -> None:
     pieces = IncrementalText(decode)
     joined = "".join([*(pieces.push(token) for token in data), pieces.flush()])
-    assert joined.replace(UNDECODED, "") == data.decode(errors="replace").replace(UNDECODED, "")
+    assert joined.replace(REPLACEMENT, "") == data.decode(errors="replace").replace(REPLACEMENT, "")
 
 
 def test_a_character_belongs_to_the_token_that_completes_it() -> None:
@@ -28,4 +28,4 @@ def test_a_character_belongs_to_the_token_that_completes_it() -> None:
 
 
 def test_a_proposal_that_ends_inside_a_character_is_shown_as_such() -> None:
-    assert token_texts(decode, b"M", "är".encode()) == [UNDECODED, "ä", "r"]
+    assert token_texts(decode, b"M", "är".encode()) == [REPLACEMENT, "ä", "r"]

@@ -218,7 +218,7 @@ def test_several_requests_at_once_have_the_same_sums() -> None:
 def test_a_broken_answer_keeps_its_rounds_but_is_refused_in_a_batch() -> None:
     events, several, done = recorded("chat"), recorded("chat")[:3], list[list[int]]()
     several[1]["choices"][0]["index"] = 1
-    for streamed, words in ((events[:20], "broke off its answer"), (several, "unknown format")):
+    for streamed, words in ((events[:20], "ended its answer early"), (several, "unknown format")):
         with engine_of(None, vllm(streamed)) as engine:
             rounds = rounds_of(engine.decoder(Request.of("Say", pair_settings(engine.pair))))
             with pytest.raises(ServerError, match=words):

@@ -8,7 +8,7 @@ import pytest
 from specdemo.capabilities import EngineName
 from specdemo.engines.base import Batch
 from specdemo.errors import PromptError, RunError, SettingsError
-from specdemo.experiments.plan import MAX_VARIANTS, PRESETS, Axes, Plan, available, grid
+from specdemo.experiments.plan import MAX_VARIANTS, PRESETS, Axes, Plan, available_strategies, grid
 from specdemo.experiments.prompts import Task
 from specdemo.experiments.report import build_report
 from specdemo.experiments.rows import Latency, Result, measure, points
@@ -53,7 +53,7 @@ def test_strategies_are_all_that_the_pair_supports() -> None:
     every = names(strategies=["all"])
     assert {"genai constant", "traced auto", "traced suffix"} <= set(every)
     assert "genai auto" not in every
-    assert "genai confidence" not in available(HEAD, SETTINGS), "GenAI ignores it with a head"
+    assert "genai confidence" not in available_strategies(HEAD, SETTINGS), "GenAI ignores it with a head"
     varied = set(names(strategies=["all"], lookaheads=[2, 4]))
     assert {"genai constant, lookahead 2", "traced constant, lookahead 4"} <= varied
     assert "traced auto" in varied, "it takes no lookahead"
@@ -194,7 +194,7 @@ def test_a_measurement_ends_with_its_time_and_names_what_it_did_not_reach(monkey
     assert last.limit == pytest.approx(0.6)
     assert result.complete, "the time is over, and nothing is missing"
     (note,) = (
-        note for note in build_report(result).notes if note.startswith("Not reached within the time: lookahead ")
+        note for note in build_report(result).notes if note.startswith("Not tried for lack of time: lookahead ")
     )
     assert note.count("lookahead") == len(GRID) - 1
     together = PRESETS["load"].plan(PAIR, TASKS, GENAI, {"concurrency": (1, 2)}, minutes=0.01)

@@ -10,7 +10,7 @@ import pytest
 
 from specdemo.errors import FileError
 from specdemo.experiments import prompts
-from specdemo.experiments.prompts import CHATS, TEXTS, Task, bundled_tasks, chosen_tasks, read_prompts
+from specdemo.experiments.prompts import CHAT_FIELDS, PROMPT_FIELDS, Task, bundled_tasks, chosen_tasks, read_prompts
 from specdemo.records import Prompts
 
 DOCS = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text()
@@ -194,7 +194,7 @@ def test_a_bad_line_is_named_and_left_out(line: str, reason: str, tmp_path: Path
     assert file.problems.startswith("line 2: ")
     assert [each.prompt for each in file.tasks] == ["x"]
     with pytest.raises(
-        FileError, match=rf"holds no prompts: line 1: .*a prompt stands in {', '.join(TEXTS)}; a chat"
+        FileError, match=rf"holds no prompts: line 1: .*prompts are read from {', '.join(PROMPT_FIELDS)}; chats"
     ):
         read_prompts(written(tmp_path, "prompts.jsonl", line))
 
@@ -273,7 +273,7 @@ def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_documented_table_names_every_field() -> None:
-    assert {name for name in (*TEXTS, *CHATS) if f"`{name}`" not in DOCS} == set()
+    assert {name for name in (*PROMPT_FIELDS, *CHAT_FIELDS) if f"`{name}`" not in DOCS} == set()
 
 
 @pytest.mark.parametrize("kind", get_args(Prompts))

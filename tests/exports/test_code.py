@@ -12,7 +12,7 @@ import xllamacpp
 from specdemo.capabilities import strategies
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.errors import SettingsError
-from specdemo.exports.code import FLAVOURS, code, command
+from specdemo.exports.code import SOFTWARE, code, command
 from specdemo.models.catalogue import BUNDLED, bundled_models, bundled_pair, find, pair_of, pair_settings
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
@@ -121,11 +121,11 @@ def test_settings_as_code() -> None:
     assert '"prompt_lookup": true' in written("ovms", drafter="lookup")
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", SOFTWARE)
 def test_settings_that_cannot_be_reproduced_are_noted(flavour: str) -> None:
     auto = written(flavour, engine="traced", policy="auto", num_assistant_tokens=3)
     assert auto.startswith(
-        f"# {FLAVOURS[flavour].title} does not run draft model with automatic lookahead, at most 20 "
+        f"# {SOFTWARE[flavour].title} does not run draft model with automatic lookahead, at most 20 "
     )
     assert auto.splitlines()[0].endswith("; lookahead 3 is the nearest that it runs")
     alone = PAIR.model_copy(update={"draft": None})
@@ -147,7 +147,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", SOFTWARE)
 def test_no_prompt_name_path_or_note_injects_code(
     flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,8 +120,8 @@ def test_configurations_as_other_programs_write_them(copy: Path, change: str) ->
     ("file", "content", "reason"),
     [
         ("openvino_model.xml", None, "without a state, .* --task text-generation-with-past"),
-        ("openvino_model.bin", _POINTER, "only a pointer of Git LFS; fetch it with: git lfs pull"),
-        ("openvino_tokenizer.xml", _POINTER, "only a pointer of Git LFS"),
+        ("openvino_model.bin", _POINTER, "only a Git LFS pointer; fetch it with: git lfs pull"),
+        ("openvino_tokenizer.xml", _POINTER, "only a Git LFS pointer"),
         ("openvino_*tokenizer.*", "", "no OpenVINO tokenizer; convert it with: convert_tokenizer MODEL"),
         ("openvino_detokenizer.*", "", "no OpenVINO detokenizer; convert it with: convert_tokenizer MODEL"),
     ],

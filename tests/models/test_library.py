@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from specdemo.child import Limits
-from specdemo.errors import FolderError, ModelError, SpecdemoError, UnknownNameError, UsageError
-from specdemo.files import writable
+from specdemo.errors import GGUFError, ModelError, SpecdemoError, UnknownNameError, UsageError
+from specdemo.files import writable_folder
 from specdemo.models.catalogue import catalogue, entry_folders, find
 from specdemo.models.converted import file_digest
 from specdemo.models.library import Library, add_model, draft_for, find_model, library, resolve
@@ -143,10 +143,10 @@ def test_a_model_is_linked_or_copied_and_listed(file: Path, tmp_path: Path, monk
 def test_models_that_cannot_be_added_are_refused_with_the_reason(file: Path, tmp_path: Path) -> None:
     directory = tmp_path / "models"
     for place in ("", "  ", "tiny.gguf", str(tmp_path / "nothing.gguf"), "~nobody/a", "/a\0b", f"/{'a' * 300}"):
-        with pytest.raises(UsageError, match="give its whole path on this machine"):
+        with pytest.raises(UsageError, match="give its full path on this machine"):
             add_model(place, directory)
     (tmp_path / "README.md").write_text("Hello")
-    with pytest.raises(FolderError, match=r"'README.md' is not a model"):
+    with pytest.raises(GGUFError, match=r"'README.md' is not a GGUF file; give one"):
         add_model(str(tmp_path / "README.md"), directory)
     with pytest.raises(ModelError, match=r"'tiny.gguf' cannot be read: it took longer than"):
         add_model(str(file), directory, limits=Limits(seconds=-1.0))
@@ -155,7 +155,7 @@ def test_models_that_cannot_be_added_are_refused_with_the_reason(file: Path, tmp
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(file, other)
-    with pytest.raises(UsageError, match=r"has another 'tiny.gguf'; rename the file and add it again"):
+    with pytest.raises(UsageError, match=r"already has another 'tiny.gguf'; rename the file and add it again"):
         add_model(str(other / "tiny.gguf"), directory)
     with pytest.raises(SpecdemoError, match="name another folder with --models-dir"):
         add_model(str(file), file / "models")
@@ -168,7 +168,7 @@ def test_models_are_listed_without_a_writable_cache(file: Path, monkeypatch: pyt
         assert file_digest(file) == digest
         assert library().models
         with pytest.raises(SpecdemoError, match=r"Rows cannot be saved in .* set XDG_CACHE_HOME"):
-            writable(file / "rows", "Rows")
+            writable_folder(file / "rows", "Rows")
     assert file_digest(file) == digest
     monkeypatch.setattr("hashlib.file_digest", None)
     assert file_digest(file) == digest, "kept in the cache"

@@ -53,7 +53,7 @@ test("each kind of token has its class and explanation, and none is markup", () 
   const [, one] = timed(round(1, [" a"]), round(0.5, [" the", " <b>dog</b>"], 1, [" cat", "?"]));
   const element = renderRound(one, { side: "speculative", source: "replayed" });
   assert.deepEqual([...element.children].map(({ className, textContent }) => [className.replace("token ", ""), textContent]), [
-    ["accepted", " the"], ["rejected", " cat"], ["discarded", "?"], ["own", " <b>dog</b>"],
+    ["accepted", " the"], ["rejected", " cat"], ["discarded", "?"], ["target", " <b>dog</b>"],
   ]);
   assert.equal(element.querySelector("b"), null);
   assert.deepEqual([...element.querySelectorAll("[data-index]")].map(({ dataset }) => dataset.index), ["1", "2"]);
@@ -73,7 +73,7 @@ test("copies differ from drafts by their frame, in text and chips", () => {
   step.proposed.forEach((proposal) => Object.assign(proposal, { copied: true, draft_probability: 1, target_probability: 0.25 }));
   const [, one] = timed(round(1, [" a"]), step);
   const element = renderRound(one, { side: "speculative" });
-  assert.deepEqual([...element.children].map(({ className }) => className), ["token accepted copied", "token rejected copied", "token own"]);
+  assert.deepEqual([...element.children].map(({ className }) => className), ["token accepted copied", "token rejected copied", "token target"]);
   assert.match(tipOf(element.firstChild), /^accepted proposal\ncopied: a proposal found .*\nround/);
   const [first] = renderChips(step);
   assert.deepEqual([first.className, first.lastChild.textContent], ["chip accepted copied", "copy → 0.25"]);

@@ -65,7 +65,7 @@ type Sides = Record<SideName, Timed[]>;
 interface Shown {
   token: Token;
   draft?: Proposal;
-  /** its outcome, or `own` for the target's */
+  /** its outcome, or `target` for the target's */
   kind: string;
   name: string;
   /** among the committed tokens; none if it is not part of the text */

@@ -20,7 +20,7 @@ COSTS = costs_of((0.01, 0.011), 0.002, other_load=0.02)
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
     """Set other programs' share of the processor for each measurement; the last one repeats."""
     shares = [0.0]
-    monkeypatch.setattr(step_costs, "own_cache", lambda: tmp_path)
+    monkeypatch.setattr(step_costs, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(OtherLoad, "share", lambda _: shares.pop(0) if len(shares) > 1 else shares[0])
     return shares
 

@@ -8,7 +8,7 @@ import pytest
 from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
-from specdemo.racing.trials import refined, repeats, trials
+from specdemo.racing.trials import repeats, trials, with_repeats
 from specdemo.records import Comparison, Request, Round, Slice
 from specdemo.results.estimate import of_comparison
 from specdemo.results.summary import summarise
@@ -195,4 +195,4 @@ def test_a_servers_burst_counts_as_its_tokens() -> None:
 
 def test_a_failure_ends_the_repeats_and_keeps_the_race() -> None:
     comparison = raced(ScriptedEngine(), "Say", SHORT)
-    assert [len(each.repeats) for each in refined(failing_engine(EngineError, 5), comparison, number=3)] == [1]
+    assert [len(each.repeats) for each in with_repeats(failing_engine(EngineError, 5), comparison, number=3)] == [1]

@@ -25,7 +25,7 @@ from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
 LONG: dict[str, Any] = {"ignore_eos": True, "max_new_tokens": 65}
-OPEN = "This leaves open which side is faster: expect "
+OPEN = "It is unclear which side is faster: expect "
 COSTS = costs_of(draft=0.001, verify=(0.01, 0.011, 0.012, 0.013, 0.014))
 
 
@@ -56,7 +56,7 @@ def kinds(comparison: Comparison, **changed: Any) -> list[str]:
             (1.5, 0.9, 2.1),
             0.77,
             "1.5× faster",
-            "Other programs took 77 % of the processor, which leaves open which side is faster: expect 1.11× slower "
+            "Other programs took 77 % of the processor, so it is unclear which side is faster: expect 1.11× slower "
             "to 2.1× faster without them.",
         ),
         ((0.98, 0.9, 1.07), 0.01, "1.02× slower", OPEN + "1.11× slower to 1.07× faster."),
@@ -168,7 +168,7 @@ def test_notes_say_which_counts_of_a_server_are_not_the_runs() -> None:
     run = raced.speculative.model_copy(update={"hidden_tokens": 3, "draft_counts": counts})
     added = {*said(raced, speculative=run).notes} - {*summarise(raced).notes}
     assert sorted(note.partition(" that")[0] for note in added) == [
-        "Its counts of proposals are those of the whole server while this ran.",
+        "The server's counts of proposals cover all its requests during this run.",
         "The servers counted 3 tokens",
     ]
 

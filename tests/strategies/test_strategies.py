@@ -15,14 +15,14 @@ from specdemo.decoding.indexes import Match, TextIndex, index_of
 from specdemo.engines import load_engine
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import SettingsError, UsageError
-from specdemo.experiments.plan import Axes, available, grid
+from specdemo.experiments.plan import Axes, available_strategies, grid
 from specdemo.models.catalogue import bundled_models
 from specdemo.models.checks import check_pair
 from specdemo.records import ModelPair, Side
 from specdemo.results.metrics import identical
 from specdemo.results.words import shared_words
 from specdemo.settings import GenerationSettings, option, require_effect
-from specdemo.strategies import CONSTANT, STRATEGIES, DrafterInfo, Fields, Parameters, Strategy, parameters
+from specdemo.strategies import CONSTANT_POLICY, STRATEGIES, DrafterInfo, Fields, Parameters, Strategy, parameters
 from specdemo.ui import controls
 from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
@@ -39,7 +39,7 @@ class Parrot(Strategy):
 
     name = "parrot"
     drafter = PARROT
-    policy = CONSTANT
+    policy = CONSTANT_POLICY
     template = "{num_assistant_tokens} repeats"
 
     def genai(self) -> Fields:
@@ -121,7 +121,7 @@ def test_the_terminal_accepts_a_strategy_and_code_reproduces_it(capfd: pytest.Ca
 def test_measurements_try_a_strategy() -> None:
     plan = grid(PAIR, GenerationSettings.checked(**CHOSEN), Axes(lookaheads=(1, 4)))
     assert [variant.settings.strategy for variant in plan.values()] == [Parrot(1), Parrot(4)]
-    variants = available(PAIR, GenerationSettings.checked(**SETTINGS))
+    variants = available_strategies(PAIR, GenerationSettings.checked(**SETTINGS))
     assert variants["traced parrot"]["drafter"] == "parrot"
     assert "genai parrot" not in variants
 
@@ -200,4 +200,4 @@ def test_the_page_and_measurements_offer_an_engine() -> None:
     assert ("Echo", "echo") in radio.choices
     shown = controls.visibility(PAIR, "echo", "model", "constant")
     assert (shown["num_assistant_tokens"], shown["top_k"], shown["policy"]) == (True, False, False)
-    assert "echo constant" in available(PAIR, GenerationSettings.checked(engine="echo"))
+    assert "echo constant" in available_strategies(PAIR, GenerationSettings.checked(engine="echo"))

@@ -12,7 +12,7 @@ from specdemo.engines.base import (
     Batch,
     Decoder,
     Engine,
-    Prefilling,
+    Prefill,
     RoundCounts,
     Thoroughness,
     check_prompt,
@@ -96,13 +96,13 @@ class _ScriptedDecoder(Decoder):
         self._engine, self._request = engine, request
         self._lookahead, self._position = _lookahead(request.strategy), 0
 
-    def rounds(self) -> Generator[Prefilling | Round]:
+    def rounds(self) -> Generator[Prefill | Round]:
         check_prompt(self._request)
         self._engine.requests += 1
         try:
             self.prompt_tokens = words = len(self._request.prompt.split())
             for done in range(PREFILL_CHUNK, words, PREFILL_CHUNK):
-                yield Prefilling(done, words)
+                yield Prefill(done, words)
             yield self._round([], 1, self._engine.prefill)
             while self.finish_reason is None:
                 yield self._step()
@@ -167,7 +167,7 @@ def _id(word: str) -> int:
 
 
 class ScriptedBatch(Batch):
-    in_passes = True
+    receives_passes = True
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self._engine = engine

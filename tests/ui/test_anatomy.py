@@ -9,7 +9,7 @@ from specdemo.exports.schema import from_json, to_json
 from specdemo.records import Comparison, Outcome
 from specdemo.results import estimate, metrics
 from specdemo.results.figures import CHARTS, chart
-from specdemo.results.simulation import Assumed, Measured
+from specdemo.results.simulation import Assumptions, RunValues
 from specdemo.ui import simulator
 from specdemo.ui.feed import anatomy
 from specdemo.ui.session import FinishedRun
@@ -66,15 +66,15 @@ def comparison() -> Comparison:
 
 
 def test_curves_follow_the_formula() -> None:
-    free = Assumed(acceptance=1, draft_step=0, slope=0).speedups
+    free = Assumptions(acceptance=1, draft_step=0, slope=0).speedups
     assert free == tuple(range(2, 18))
-    useless = Assumed(acceptance=0, draft_step=0.5, slope=0.25).speedups
+    useless = Assumptions(acceptance=0, draft_step=0.5, slope=0.25).speedups
     assert useless[:2] == pytest.approx((1 / 1.75, 1 / 2.5))
-    assert Assumed(0.5, 0.25, 0.0).speedups[1] == pytest.approx(1.75 / 1.5)
+    assert Assumptions(0.5, 0.25, 0.0).speedups[1] == pytest.approx(1.75 / 1.5)
 
 
 def test_a_runs_own_values_predict_its_speedup(comparison: Comparison) -> None:
-    last = Measured.of(comparison)
+    last = RunValues.of(comparison)
     assert last is not None
     outcomes = [token.outcome for step in comparison.speculative.rounds for token in step.proposed or ()]
     judged = [outcome for outcome in outcomes if outcome != "discarded"]
@@ -87,7 +87,7 @@ def test_a_runs_own_values_predict_its_speedup(comparison: Comparison) -> None:
 
 def test_the_last_run_is_marked_and_sets_the_sliders(comparison: Comparison) -> None:
     def names(finished: FinishedRun | None) -> list[str]:
-        [part] = json.loads(simulator._board(finished, *Assumed()))
+        [part] = json.loads(simulator._board(finished, *Assumptions()))
         return [trace["name"] for trace in part["figure"]["data"]]
 
     finished = FinishedRun.of("run", 1, comparison)
@@ -96,6 +96,6 @@ def test_the_last_run_is_marked_and_sets_the_sliders(comparison: Comparison) -> 
     last = finished.measured
     assert last is not None
     assert simulator._last(finished) == ["", *(round(value, 2) for value in last.values)]
-    slow = last._replace(values=Assumed(acceptance=0.5, draft_step=1.3, slope=0.75))
+    slow = last._replace(values=Assumptions(acceptance=0.5, draft_step=1.3, slope=0.75))
     assert simulator._last(finished._replace(measured=slow)) == ["", 0.5, 1, 0.5], "as far as the sliders go"
     assert "Run a comparison first" in simulator._last(None)[0]

@@ -24,7 +24,7 @@ from specdemo.errors import UsageError
 from specdemo.models.catalogue import bundled_pair
 from specdemo.racing.worker import Worker
 from specdemo.ui import gate, server
-from specdemo.ui.gate import TEXT_CHARACTERS, Events, Gate, only_here
+from specdemo.ui.gate import TEXT_CHARACTERS, Events, Gate, is_local_only
 from specdemo.ui.page import build_page, look, routes
 from specdemo.ui.server import BODY_BYTES, FILE_BYTES, application, listening, visitors_files
 from tests.support.visitors import API, Visitor, apart
@@ -98,11 +98,11 @@ def test_who_can_post_and_read(posts: str, reads: str, senders: list[Headers]) -
 
 def test_which_pages_are_local(monkeypatch: pytest.MonkeyPatch) -> None:
     for address in ("localhost", "127.8.9.1", "::1", "[::1]"):
-        assert only_here(address, ())
-        assert not only_here(address, ("demo.example.org",))
-    assert not any(only_here(address, ()) for address in ("0.0.0.0", "lab"))
+        assert is_local_only(address, ())
+        assert not is_local_only(address, ("demo.example.org",))
+    assert not any(is_local_only(address, ()) for address in ("0.0.0.0", "lab"))
     monkeypatch.setenv("SPACE_HOST", "space.hf.example")  # which sees another host than its visitors
-    assert not only_here("localhost", ())
+    assert not is_local_only("localhost", ())
     assert_answers("open", "POST", {"Host": "10.0.0.7", "Origin": "https://space.hf.example"})
 
 

@@ -248,7 +248,7 @@ def test_tokens_are_readable_repeated_by_lines_explained_and_copied(visit: Visit
     for dark in (False, True):
         page.evaluate("dark => document.body.classList.toggle('dark', dark)", dark)
         styles = {}
-        for kind in ("accepted", "own", "rejected", "discarded"):
+        for kind in ("accepted", "target", "rejected", "discarded"):
             token = page.locator(f".pane.speculative .text .token.{kind}").first
             styles[kind] = token.evaluate(LOOKS)
             expect(token).to_be_visible()

@@ -47,7 +47,7 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
         shown = [text.replace("\n", "↵") for text in kinds(page, outcome)]
         assert shown == expected
         assert expected
-    assert len(kinds(page, "own")) == 1 + len(comparison.speculative.rounds)
+    assert len(kinds(page, "target")) == 1 + len(comparison.speculative.rounds)
     assert page.locator(".pane.speculative .round").count() == 1 + len(comparison.speculative.rounds)
     assert page.locator(".agreement").text_content() == "✓ identical output, 64 tokens compared"
     expect(page.locator(".figures dt").nth(7)).to_be_attached()  # step costs come last

@@ -22,7 +22,7 @@ from specdemo.engines.base import (
     Batch,
     Decoder,
     Engine,
-    Prefilling,
+    Prefill,
     RoundCounts,
     Thoroughness,
     counted_drafts,
@@ -110,7 +110,7 @@ class GenAIDecoder(Decoder):
             not_replayable = request.sampling.do_sample or pipelines.pair.head is not None
             self.trace_source = "counts only" if self._kind == "model" and not_replayable else "replayed"
 
-    def rounds(self) -> Generator[Prefilling | Round]:
+    def rounds(self) -> Generator[Prefill | Round]:
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
         self.prompt_tokens = len(self._prompt)
         if self._kind == "model" and self._pipelines.pair.head is not None and len(self._prompt) < 2:
@@ -125,14 +125,14 @@ class GenAIDecoder(Decoder):
             if self.finish_reason is None:
                 self._pipelines.cancel(self._kind, [self._handle])
 
-    def _prefill(self) -> Generator[Prefilling | Round]:
+    def _prefill(self) -> Generator[Prefill | Round]:
         seconds = 0.0
         for done in count(PREFILL_CHUNK, PREFILL_CHUNK):
             part = self._step()
             seconds += part.seconds
             if part.committed or self.finish_reason is not None:
                 break
-            yield Prefilling(min(done, len(self._prompt)), len(self._prompt))
+            yield Prefill(min(done, len(self._prompt)), len(self._prompt))
         yield part.model_copy(update={"seconds": seconds})
 
     def _step(self) -> Round:
@@ -178,7 +178,7 @@ def number_proposed(strategy: Strategy, tokens_left: int, finish_reason: FinishR
 
 
 class GenAIBatch(Batch):
-    in_passes = True
+    receives_passes = True
 
     def __init__(self, pipelines: Pipelines, strategy: Strategy) -> None:
         self._pipelines = pipelines

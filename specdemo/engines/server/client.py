@@ -143,15 +143,15 @@ class Client:
         except failures.ExcessError as error:
             raise self._too_long(str(error)) from error
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            reason = self.redacted(str(error)) or type(error).__name__
+            reason = self.redact(str(error)) or type(error).__name__
             if isinstance(error, ValidationError):
                 first = error.errors(include_url=False, include_input=False)[0]
-                reason = self.redacted(": ".join([".".join(map(str, first["loc"])), first["msg"]]))
+                reason = self.redact(": ".join([".".join(map(str, first["loc"])), first["msg"]]))
             raise self.error(f"answered in an unknown format ({reason}); name its kind with --server.") from error
 
-    def redacted(self, message: object) -> str:
+    def redact(self, message: object) -> str:
         """Return a server's message on one line, without addresses, which visitors must not see."""
-        return failures.redacted(message, self._address)
+        return failures.redact(message, self._address)
 
     async def _report(self, path: str, body: dict[str, Any], on_event: OnEvent) -> None:
         try:
@@ -209,12 +209,12 @@ class Client:
         return []
 
     def _parsed_event(self, text: str, *, failed: bool) -> dict[str, Any] | None:
-        data = failures.parsed(text)
+        data = failures.parse_json(text)
         reason = (data or text) if failed else failures.error_in(data)
         if reason is not None:
-            raise self.error(f"failed in the middle of its answer: {self.redacted(reason)}")
+            raise self.error(f"failed in the middle of its answer: {self.redact(reason)}")
         if data is None and text.startswith("{"):
-            raise self.error(f"sent an event that is no JSON ({self.redacted(text)}); see its log, and run again.")
+            raise self.error(f"sent an event that is not JSON ({self.redact(text)}); see its log, and run again.")
         return {name: data[name] for name in _FIELDS if name in data} if isinstance(data, dict) else None
 
     def _response_error(self, status: int, text: str, *, streamed: bool = False) -> ServerError:
@@ -247,13 +247,13 @@ class Client:
                 response.stream = received
                 yield response, received, deadline
         except (httpx.ConnectTimeout, httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol) as error:
-            reason = self.redacted(str(error) or "no connection in time")
+            reason = self.redact(str(error) or "no connection in time")
             raise self.error(f"cannot be reached ({reason}); check that it is running, and its address.") from error
         except (TimeoutError, httpx.TimeoutException) as error:
             advice = "check whether it is still working, or raise --server-timeout."
             raise SilentError(str(self.error(f"has sent nothing for {self._silence:g} s; {advice}"))) from error
         except httpx.RequestError as error:
-            raise self.error("broke off its answer; see its log, and run again.") from error
+            raise self.error("ended its answer early; see its log, and run again.") from error
 
 
 class _LimitedStream(httpx.AsyncByteStream):

@@ -20,7 +20,7 @@ from specdemo.engines.base import (
     Batch,
     Decoder,
     Engine,
-    Prefilling,
+    Prefill,
     RoundCounts,
     Thoroughness,
     check_prompt,
@@ -138,16 +138,16 @@ class ServerDecoder(Decoder):
         self._client, self._dialect, self._request = client, dialect, request
         self._reader: Reader | None = None
 
-    def rounds(self) -> Generator[Prefilling | Round]:
+    def rounds(self) -> Generator[Prefill | Round]:
         check_prompt(self._request)
         path, body, reader = self._dialect.http_request(self._request)
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
-            yield Prefilling(0, 0)  # the request is under way
+            yield Prefill(0, 0)  # the request is under way
             pending: Round | None = None  # the finish reason must be set before the last round is yielded
             try:
                 for step in self._steps(self._reader, events):
-                    if isinstance(step, Prefilling):
+                    if isinstance(step, Prefill):
                         yield step
                         continue
                     if pending is not None:
@@ -162,7 +162,7 @@ class ServerDecoder(Decoder):
             self.finish_reason = self._reader.finish_reason
             yield pending
 
-    def _steps(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
+    def _steps(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefill | Round]:
         with self._client.checking_format():
             for event in events:
                 for step in reader.read(event):
@@ -201,7 +201,7 @@ class _ActiveRequest:
 
 
 class ServerBatch(Batch):
-    in_passes = False
+    receives_passes = False
 
     def __init__(self, client: Client, dialect: Dialect) -> None:
         self._client, self._dialect = client, dialect
@@ -234,7 +234,7 @@ class ServerBatch(Batch):
         for request in self._active.values():
             request.cancel()
 
-    def _arrivals(self, number: int, active: _ActiveRequest, steps: Iterator[Prefilling | Round]) -> list[Arrival]:
+    def _arrivals(self, number: int, active: _ActiveRequest, steps: Iterator[Prefill | Round]) -> list[Arrival]:
         arrivals = []
         with self._client.checking_format():
             rounds = [step for step in steps if isinstance(step, Round)]

@@ -11,7 +11,7 @@ _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _SENTENCES = {
     401: "requires a valid API key; set {variable}",
     403: "does not let this API key use the model; set {variable} to one that may",
-    404: "knows no such model or address; check both, and --model",
+    404: "has no such model or address; check both, and --model",
     429: "has too many requests; run again later, or raise its limit",
     502: "is behind a gateway that cannot reach it; check that it is running",
     503: "is not ready, perhaps still loading; run again later",
@@ -23,7 +23,7 @@ class ExcessError(ValueError):
     """Completes the sentence "The server sends more … than any answer needs"."""
 
 
-def redacted(message: Any, address: str) -> str:
+def redact(message: Any, address: str) -> str:
     """Return a message of the server at an address, on one line and without addresses."""
     while isinstance(message, dict) or (isinstance(message, list) and message and isinstance(message[0], dict)):
         if isinstance(message, list):
@@ -41,26 +41,26 @@ def redacted(message: Any, address: str) -> str:
 
 def describe(status: int, text: str, address: str, key_variable: str, *, streamed: bool) -> str:
     """Complete the sentence "The server …" about a failed answer; `streamed`: the request asked for a stream."""
-    content = parsed(text)
-    message = redacted(content or text, address)
+    content = parse_json(text)
+    message = redact(content or text, address)
     if not 200 <= status < 300:
         sentence = "redirects to another address; give that one" if status < 400 else "answered with an error"
         sentence = _SENTENCES.get(status, sentence).format(variable=key_variable)
         return f"{sentence} ({status}{': ' if message else ''}{message})."
     if streamed and (not text.strip() or re.search(r"^(data|event|id|retry|error)?:", text, re.MULTILINE)):
         last = " ".join(text.rstrip().rpartition("\n")[2].split())
-        event = parsed(last.removeprefix("data:"))
+        event = parse_json(last.removeprefix("data:"))
         is_usual = not last or (event is not None and error_in(event) is None)
-        reason = "" if is_usual else f" ({redacted(event or last, address)})"
-        return f"broke off its answer{reason}; see its log, and run again."
+        reason = "" if is_usual else f" ({redact(event or last, address)})"
+        return f"ended its answer early{reason}; see its log, and run again."
     if streamed and usable_object(status, text) is not None:
-        return "answered in one piece, which cannot be timed; have it stream its answers."
+        return "answered in one piece, which cannot be timed; make it stream its answers."
     if error_in(content) is not None:
         return f"answered with an error: {message}"
-    return f"sent no JSON object ({message}); check that this is an OpenAI-compatible server."
+    return f"did not send a JSON object ({message}); check that this is an OpenAI-compatible server."
 
 
-def parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Parse JSON, or return None. NaN is accepted and lone surrogates are replaced, since servers write them."""
     if text.count("[") + text.count("{") > _MAX_BRACKETS:
         return None
@@ -75,7 +75,7 @@ def parsed(text: str) -> Any:
 
 
 def usable_object(status: int, text: str) -> dict[str, Any] | None:
-    data = parsed(text) if 200 <= status < 300 else None
+    data = parse_json(text) if 200 <= status < 300 else None
     return data if isinstance(data, dict) and error_in(data) is None else None
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from pydantic import Field
 
 from specdemo.engines import formats
-from specdemo.engines.base import Prefilling, counted_drafts
+from specdemo.engines.base import Prefill, counted_drafts
 from specdemo.engines.server.client import Client, Event, SilentError
 from specdemo.engines.server.protocol import AnswerTokens, Dialect, HttpRequest, PromptTokens, Reader, choose, label
 from specdemo.errors import ServerError
@@ -141,12 +141,12 @@ class LlamaCppReader(Reader):
         self._seen = 0  # since then
         self._closed = self._last = _Counts(sent_at)  # at the end of the last round, and of the last pass
 
-    def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
+    def on_event(self, event: Event) -> Iterator[Prefill | Round]:
         """Yield completed rounds; a round is complete once the next one begins."""
         chunk = _Chunk.model_validate(event.data)
         if (progress := chunk.prompt_progress) is not None:
             self.prompt_tokens = progress.total
-            yield Prefilling(progress.processed, progress.total)
+            yield Prefill(progress.processed, progress.total)
             return
         text, last = chunk.content or "", self._last
         if not text and chunk.tokens_predicted is None:

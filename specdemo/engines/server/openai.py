@@ -14,7 +14,7 @@ from typing import Any
 
 from specdemo.capabilities import SERVERS
 from specdemo.engines import formats
-from specdemo.engines.base import Prefilling
+from specdemo.engines.base import Prefill
 from specdemo.engines.server import reports
 from specdemo.engines.server.client import REFUSALS, Client, Event
 from specdemo.engines.server.failures import ExcessError
@@ -99,7 +99,7 @@ class OpenAIReader(Reader):
         self._thinks = self._thought = False
         self._reasoning = 0  # tokens of thoughts in the total
 
-    def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
+    def on_event(self, event: Event) -> Iterator[Prefill | Round]:
         usage = event.data.get("usage")
         if isinstance(usage, dict):
             details = usage.get("completion_tokens_details")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from specdemo.engines.base import Prefilling
+from specdemo.engines.base import Prefill
 from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.failures import ExcessError
 from specdemo.records import MAX_TOKENS, DraftCounts, FinishReason, Model, Request, Round, TraceSource
@@ -37,9 +37,9 @@ class Reader(ABC):
         self._read = self._characters = 0  # tokens and characters so far
 
     @abstractmethod
-    def on_event(self, event: Event) -> Iterator[Prefilling | Round]: ...
+    def on_event(self, event: Event) -> Iterator[Prefill | Round]: ...
 
-    def read(self, event: Event) -> Iterator[Prefilling | Round]:
+    def read(self, event: Event) -> Iterator[Prefill | Round]:
         """Yield what `on_event` does. ExcessError: more tokens or text than any run has."""
         for step in self.on_event(event):
             if isinstance(step, Round):
@@ -87,8 +87,8 @@ def choose(client: Client, models: Sequence[dict[str, Any]], name: str | None) -
     option = "--plain-model" if client.side == "plain" else "--model"
     for model in models:
         if not isinstance(model["id"], str) or not 0 < len(model["id"]) <= _MAX_NAME:
-            raise client.error(f"lists a model without a usable name ({client.redacted(model['id'])}); check it.")
-    names = client.redacted(", ".join(model["id"] for model in models))
+            raise client.error(f"lists a model without a usable name ({client.redact(model['id'])}); check it.")
+    names = client.redact(", ".join(model["id"] for model in models))
     if name is None:
         if len(models) == 1:
             return models[0]

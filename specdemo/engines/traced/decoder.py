@@ -12,19 +12,10 @@ from specdemo.decoding.indexes import TextIndex
 from specdemo.decoding.lookahead import LookaheadPolicy
 from specdemo.decoding.round import Committed, Drafter, ModelSequence, Proposal, distributions, rounds
 from specdemo.decoding.sampling import Probabilities, Uniform, entropy, likeliest_tokens
-from specdemo.engines.base import Decoder, Prefilling
+from specdemo.engines.base import Decoder, Prefill
 from specdemo.engines.text import IncrementalText, Tokenizer, token_texts
 from specdemo.errors import OPENVINO_FAILURES, EngineError
-from specdemo.records import (
-    MAX_LIKELIEST,
-    Alternative,
-    DraftToken,
-    Outcome,
-    Request,
-    Round,
-    Token,
-    outcomes_from_ids,
-)
+from specdemo.records import MAX_LIKELIEST, Alternative, DraftToken, Outcome, Request, Round, Token, outcomes_from_ids
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]  # for a text, with a capacity in tokens
@@ -49,7 +40,7 @@ class TracedDecoder(Decoder):
         self._reset, self._live = reset, live
         self._text: list[int] = []
 
-    def rounds(self) -> Generator[Prefilling | Round]:
+    def rounds(self) -> Generator[Prefill | Round]:
         request, sampling = self._request, self._request.sampling
         prompt = self._tokenizer.encode_prompt(request)
         self._text, self.prompt_tokens = [*prompt], len(prompt)
@@ -62,7 +53,7 @@ class TracedDecoder(Decoder):
             drafter = opened(prompt, capacity, random, target) if opened is not None else None
             steps = rounds(prompt, target, drafter, sampling, random, request.max_new_tokens, eos_ids)
             for step in steps:
-                yield self._described(step) if isinstance(step, Committed) else Prefilling(step, len(prompt))
+                yield self._described(step) if isinstance(step, Committed) else Prefill(step, len(prompt))
 
     def update_strategy(self, strategy: Strategy) -> bool:
         if self._live is None or type(strategy) is not type(self._request.strategy):

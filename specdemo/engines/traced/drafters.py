@@ -17,7 +17,7 @@ from specdemo.decoding.sampling import (
     draw,
     greatest_probability,
     penalised,
-    resized,
+    resize,
 )
 from specdemo.engines.language_model import Tokens
 from specdemo.engines.text import Tokenizer
@@ -75,7 +75,7 @@ class ModelDrafter(Drafter):
         """Choose among the draft's own tokens; distributions are over all of the target's."""
         sampling = self._sampling
         if self._tokens is None:
-            row = resized(logits, self._vocabulary)
+            row = resize(logits, self._vocabulary)
         else:
             row = logits.copy()  # valid until the next step only
             columns = self._columns[seen]

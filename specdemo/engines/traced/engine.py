@@ -16,12 +16,12 @@ from specdemo.decoding.round import Drafter, ModelSequence
 from specdemo.decoding.sampling import Uniform, distribution
 from specdemo.engines.base import THOROUGH, Decoder, Engine, Thoroughness
 from specdemo.engines.language_model import (
-    IN_BACKGROUND,
-    Adapt,
+    COMPILE_POOL,
     HeadModel,
     LanguageModel,
     ReducedVocabulary,
     Tokens,
+    Transformation,
     add_states_output,
 )
 from specdemo.engines.sequences import CachedSequence, Layout
@@ -63,7 +63,7 @@ class TracedEngine(Engine):
         runtime = traced_runtime(pair)
         self.thoroughness = thoroughness
         check_devices(runtime)
-        tokenizers = IN_BACKGROUND.submit(_tokenizers, pair)
+        tokenizers = COMPILE_POOL.submit(_tokenizers, pair)
         # most requests use it
         default = pair_settings(pair, engine=self.name).strategy if thoroughness.fixed_lengths else None
         target, draft = _load_models(pair, runtime, default)
@@ -221,9 +221,9 @@ _Draft = tuple[LanguageModel | None, Tokens | None, HeadModel | None]
 def _load_models(pair: ModelPair, runtime: RuntimeSettings, default: Strategy | None) -> tuple[LanguageModel, _Draft]:
     lengths = _fixed_lengths(default) if default is not None else ()
     draft_lengths = _draft_lengths(pair, default) if default is not None else ()
-    draft = IN_BACKGROUND.submit(_load_draft, pair, runtime, draft_lengths)
+    draft = COMPILE_POOL.submit(_load_draft, pair, runtime, draft_lengths)
     folder, options = folder_of(pair.target), properties(runtime, runtime.device)
-    adapt: Adapt = add_states_output if pair.head == "eagle3" else lambda model: None
+    adapt: Transformation = add_states_output if pair.head == "eagle3" else lambda model: None
     target = LanguageModel(folder, runtime.device, options, layouts=_layouts(pair), adapt=adapt, lengths=lengths)
     return target, draft.result()
 
