@@ -12,7 +12,7 @@ export const explained = (...names) => names.map((name) => name && (terms()[name
 /** Mark an element's text if it is a term, or has one among its words, such as "TTFT mean". @param {HTMLElement} element */
 export function marked(element) {
   const text = element.textContent ?? "";
-  const term = [text, ...text.split(" ")].find((name) => name in terms());
+  const term = [text, ...text.split(" ")].find((name) => Object.hasOwn(terms(), name));
   if (term) Object.assign(element, { tabIndex: 0 }).dataset.term = term;
   return element;
 }

@@ -2,6 +2,7 @@
 // A finished run is one record, whether it has just ended, was stored, was opened from a file, or is a replay.
 
 import { connectShareMenu } from "./files.js";
+import { explained } from "./glossary.js";
 import { Pane, counted, duration } from "./pane.js";
 import { Player } from "./player.js";
 import { Chart } from "./plot.js";
@@ -265,10 +266,11 @@ export const isChat = (request) => Boolean(request?.pair.target.chat_template &&
 /** The figures as tiles; their names show explanations. @param {Metric[]} figures */
 function tiles(figures) {
   const list = make("dl");
-  for (const { name, plain, speculative, meaning, formula } of figures) {
+  for (const { name, plain, speculative, meaning = "", formula } of figures) {
     const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), make("span", name, "word")];
     word.tabIndex = 0;
-    word.dataset.meaning = `${name}: ${meaning}.\nFormula: ${formula}.`;
+    const sentence = meaning ? `${name}: ${meaning}.` : explained(name); // earlier versions saved no meaning
+    word.dataset.meaning = `${sentence}\nFormula: ${formula}.`;
     tile.classList.toggle("wide", speculative.length > WIDE);
     value.append(make("b", speculative), make("span", plain && `plain ${plain}`));
     title.append(word);

@@ -261,8 +261,7 @@ def _charts(result: Result, measured: Sequence[Point], by_task: Sequence[Point])
     charts: dict[str, Part] = {}
     remark, formula = f"Error bars: {INTERVAL}s.", capitalised(glossary()["mean acceptance length τ"]["formula"])
     if drawn:
-        along = xy_chart(axis, "speedup", speedups)
-        charts["speedup"] = Part(f"Speedup by {axis}", figure=along, remark=remark)
+        charts["speedup"] = Part(f"Speedup by {axis}", figure=xy_chart(axis, "speedup", speedups), remark=remark)
         charts["length"] = Part("Mean acceptance length τ", figure=xy_chart(axis, "τ", lengths), remark=f"{formula}.")
     others = [point for point in by_task if point.variant not in drawn]
     if others:

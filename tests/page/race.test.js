@@ -44,6 +44,17 @@ test("a finished run shows its record: text, conclusion, figures and explanation
   assert.deepEqual(seen, ["a"]);
 });
 
+test("figures that an earlier version saved have the glossary's meaning, or only their formula", () => {
+  const view = race();
+  const old = (name) => ({ name, plain: "", speculative: "0.50", formula: "a / b" });
+  view.receive(end(comparison({}, { figures: [old("acceptance rate α"), old("verify cost v(5)")] })));
+  view.player.skip();
+  const [alpha, cost] = [...view.root.querySelectorAll(".figures .word")].map(({ dataset }) => dataset.meaning);
+  assert.match(alpha, /^acceptance rate α: share .*\.\nFormula: a \/ b\.$/);
+  assert.equal(cost, "verify cost v(5)\nFormula: a / b.");
+  assert.doesNotMatch(text(view, "figures"), /undefined/);
+});
+
 test("after repeats, headline and bars are of all runs together", () => {
   const view = race();
   view.receive(end());

@@ -36,7 +36,7 @@ type Turn = { prompt: string; answer: string };
 type SettingsUpdate = { round: number; label: string };
 /** A server's own, of a whole run. */
 type Counts = { proposed: number; accepted: number } | null;
-type Metric = { name: string; plain: string; speculative: string; meaning: string; formula: string };
+type Metric = { name: string; plain: string; speculative: string; meaning?: string; formula: string };
 type Comparison = any;
 
 /** A finished run. */
