@@ -266,7 +266,7 @@ export const isChat = (request) => Boolean(request?.pair.target.chat_template &&
 /** The figures as tiles; their names show explanations. @param {Metric[]} figures */
 function tiles(figures) {
   const list = make("dl");
-  for (const { name, plain, speculative, meaning = "", formula } of figures) {
+  for (const { name, plain, speculative, meaning, formula } of figures) {
     const [tile, title, value, word] = [make("div"), make("dt"), make("dd"), make("span", name, "word")];
     word.tabIndex = 0;
     const sentence = meaning ? `${name}: ${meaning}.` : explained(name); // earlier versions saved no meaning
