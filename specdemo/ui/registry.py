@@ -130,7 +130,7 @@ class Registry:
             drafted = f"with {draft}" if draft else "no draft: prompt lookup"
             about = " · ".join((parameters(model.parameters), model.weights, drafted))
             texts = {"name": model.name, "title": model.name, "about": about, "buttons": [_SELECT]}
-            yield texts | dict.fromkeys(("models", "notes", "reason", "commands"), ())
+            yield texts | dict.fromkeys(("draft", "models", "notes", "reason", "commands"), ())
 
     def offer(self, name: str) -> str:
         return html("offer", name) if self.downloads and is_hub_name(name) else ""
