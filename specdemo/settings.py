@@ -103,9 +103,7 @@ class GenerationSettings(Parameters, _Selection):
     enable_thinking: bool = Field(
         True, title="Thinking", description="let models that can think do so before they answer"
     )
-    ignore_eos: bool = Field(
-        False, title="Ignore end of text", description="continue past the model's end-of-text token"
-    )
+    ignore_eos: bool = Field(False, title="Ignore end of text", description="continue past the end-of-text token")
     do_sample: bool = Field(
         False, title="Sample", description="draw from the distribution instead of taking the likeliest token"
     )

@@ -65,9 +65,7 @@ def _add(commands: Commands, preset: Preset) -> None:
         help=f"runs per variant and prompt (default: {preset.repeats}, or as --minutes allow)",
     )
     limit = "none" if preset.minutes is None else f"{preset.minutes:g}, without --repeats"
-    parser.add_argument(
-        "--minutes", type=float, metavar="M", help=f"how long it takes, with loading (default: {limit})"
-    )
+    parser.add_argument("--minutes", type=float, metavar="M", help=f"how long, with loading (default: {limit})")
     add_json(parser, "everything, with tables and an HTML report beside it,")
     add_settings(parser, GenerationSettings)
     add_pair(parser)

@@ -33,6 +33,7 @@ LONGEST_MATCH = 8  # tokens in a suffix tree; longer ones found nothing more in 
 _COPY_RATES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85)
 _DRAFT_GAIN, _DRAFT_WEIGHT = 1.2, 6.0  # of a draft's rounds before there are any; the weight in plain steps
 _MIN_DRAFT_GAIN = 0.94  # below 1, since what a stopped draft would gain in easier text is lost; found on 88 answers
+_WAIT = 2  # plain steps after a copy that ended: the next often starts a word later; found on 24 tasks that repeat
 _UPDATE_ROUNDS = 8  # between updates of the thresholds, which take some 30 µs
 
 
@@ -178,30 +179,44 @@ class CombinedPolicy(AutoPolicy):
         self.estimates.restart()
         # tokens in a plain step's time, as `rate`
         self._drafting = DiscountedMean(_DRAFT_GAIN * _DRAFT_WEIGHT, _DRAFT_WEIGHT)
+        self._copying = DiscountedMean(_PRIOR, _PRIOR)  # accepted tokens of copies over expected ones, in this text
+        self._waited, self._expected = 0, 0.0  # plain steps since the last copy; the tokens expected of it
         super().__post_init__()
 
     def _pays(self) -> bool:
         """By rounds that drafted: a mean acceptance says too little, since a chain ends where the draft is unsure."""
         return self._drafting.value > _MIN_DRAFT_GAIN
 
-    def copies(self, drafted: int, chances: Sequence[float], *, more: bool) -> int:
-        """Return how many copied tokens should end a round after `drafted` ones; `more`: another would pay, too."""
-        passes = self._passes[drafted : self.cap + 1]
-        count = min(len(chances), len(passes) - 1)
-        if count <= 0 or (self._probing and drafted):
-            return 0
-        rate = max(self.estimates.rate.value, 1.0)
-        worth = self._reach * np.cumsum(chances[:count]) - rate * (passes[1 : count + 1] - passes[0])
-        alternative = 0.0
-        if more:
-            total = self._total[drafted:]
-            alternative = (self._reach * self._gains[: len(total) - 1] - rate * (total[1:] - total[0])).max()
-        return int(worth.argmax()) + 1 if worth.max() > max(alternative, 0.0) else 0
+    def weigh(self, drafted: int, chances: Sequence[float], *, more: bool, unread: int = 0) -> tuple[int, bool]:
+        """Return how many copied tokens should end a round after `drafted` ones; else whether to draft another.
+
+        `more`: another would pay, once the draft has read the tokens that copies and plain steps left `unread`. If
+        that takes more than drafting gains, a few plain steps come first.
+        """
+        rate, gain = max(self.estimates.rate.value, 1.0), self._drafting.value - 1
+        # the last two tokens are in the cost of the draft's first step
+        whole, rest = divmod(max(unread - 2, 0), len(self._passes))
+        reading = self._drafts[1] * (whole * self._passes[-1] + self._passes[rest] - 1)
+        waits = more and not drafted and not self._probing and rate * reading > gain and self._waited < _WAIT
+        judged = () if self._probing and drafted else chances[: self.cap - drafted]
+        expected = self._copying.value * np.cumsum([0.0, *judged])
+        passes, total = self._passes[drafted:], self._total[drafted:]
+        worth = self._reach * expected - rate * (passes[: len(expected)] - passes[0])
+        copied, drafting = int(worth.argmax()), 0.0
+        if more and not waits:
+            drafting = (self._reach * self._gains[: len(total) - 1] - rate * (total[1:] - total[0])).max()
+        if worth[copied] > max(drafting, 0.0):
+            self._waited, self._expected = 0, expected[copied]
+            return copied, False
+        self._waited += waits
+        return 0, more and not waits
 
     def learn(self, proposed: int, accepted: int, *, copied: int = 0) -> None:
         """Learn from a round's drafted tokens; one that `copied` tells nothing about the rate without copies."""
         if copied:
-            self.estimates.learn(self._probabilities, proposed, accepted)
+            self.estimates.learn(self._probabilities, proposed, min(accepted, proposed))
+            if accepted >= proposed:
+                self._copying.add(accepted - proposed, self._expected)
             return
         if proposed:
             self._drafting.add(accepted + 1, self._total[proposed])

@@ -355,9 +355,7 @@ def _tasks(value: Any, number: str, stem: str) -> Iterator[Task]:
 
 
 def _lowered(value: Any) -> dict[str, Any]:
-    return (
-        {str(name).strip().casefold(): content for name, content in value.items()} if isinstance(value, dict) else {}
-    )
+    return {str(name).strip().casefold(): item for name, item in value.items()} if isinstance(value, dict) else {}
 
 
 def _text(fields: Mapping[str, Any], *names: str) -> str:

@@ -136,20 +136,6 @@ def _genai(copy: _CodeInputs) -> Iterator[str]:
     yield "print(pipeline.generate(prompt, config))"
 
 
-def _ovms(copy: _CodeInputs) -> Iterator[str]:
-    runtime, name = copy.pair.runtime, copy.pair.target.name
-    flags = ["--rest_port", _PORT, "--model_name", name, "--model_path", copy.target.path]
-    flags += ["--task", "text_generation", "--target_device", runtime.device, "--cache_size", str(runtime.cache_size)]
-    if copy.draft is not None:
-        yield command(["ovms", *flags, "--draft_source_model", copy.draft.path])
-    else:  # the graph needs prompt_lookup in its plugin_config
-        yield command(["ovms", *flags, "--pipeline_type", "LM_CB"])
-        yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
-    # without probabilities, GenAI does not apply a threshold in greedy decoding
-    probabilities = {"logprobs": True} if formats.reports_probabilities(copy.request) else {}
-    yield from _post("/v3", copy, formats.openai(copy.request) | copy.form | probabilities)
-
-
 def _vllm(copy: _CodeInputs) -> Iterator[str]:
     form = copy.form
     if copy.draft is not None:
@@ -158,7 +144,7 @@ def _vllm(copy: _CodeInputs) -> Iterator[str]:
         yield "# vLLM 0.32 no longer reads GGUF files; replace this one by the repository of the original weights"
     flags = ["--port", _PORT, "--served-model-name", copy.pair.target.name, "--speculative-config", _json(form)]
     yield command(["vllm", "serve", copy.target.path, *flags])
-    yield from _post("/v1", copy, formats.openai(copy.request))
+    yield from _post(copy, formats.openai(copy.request))
 
 
 def _llama_cpp(copy: _CodeInputs) -> Iterator[str]:
@@ -171,16 +157,14 @@ def _llama_cpp(copy: _CodeInputs) -> Iterator[str]:
         yield "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own"
     yield command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
     sampling = formats.llama_cpp(copy.request, copy.pair.target.context_length)
-    yield from _post("/v1", copy, {"max_tokens": copy.request.max_new_tokens, **sampling})
+    yield from _post(copy, {"max_tokens": copy.request.max_new_tokens, **sampling})
 
-
-_IR: tuple[Format, ...] = ("openvino",)
-_ANY_FORMAT: tuple[Format, ...] = ("transformers", "gguf")
 
 SOFTWARE: dict[str, Software] = {
-    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, "genai"),
-    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.genai(), _IR, _IR, _ovms, "genai"),
-    "vllm": Software("vLLM", lambda strategy: strategy.vllm(), _ANY_FORMAT, ("transformers",), _vllm),
+    "genai": Software(
+        "OpenVINO GenAI", lambda strategy: strategy.genai(), ("openvino",), ("openvino",), _genai, "genai"
+    ),
+    "vllm": Software("vLLM", lambda strategy: strategy.vllm(), ("transformers", "gguf"), ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
 }
 
@@ -203,14 +187,13 @@ def command(arguments: Sequence[str]) -> str:
     return shlex.join(arguments)
 
 
-def _post(prefix: str, copy: _CodeInputs, request: dict[str, Any]) -> Iterator[str]:
+def _post(copy: _CodeInputs, request: dict[str, Any]) -> Iterator[str]:
     """Yield a curl command for the server that the lines before it start."""
-    path, body = "/completions", dict[str, Any](prompt=copy.request.prompt)
+    path, body = "/v1/completions", dict[str, Any](prompt=copy.request.prompt)
     if copy.chat:
-        path, body = "/chat/completions", {"messages": copy.request.messages}
+        path, body = "/v1/chat/completions", {"messages": copy.request.messages}
         if not copy.request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
-    url, kind = f"http://localhost:{_PORT}{prefix}{path}", "application/json"
     data = _json({"model": copy.pair.target.name, **body, **request})
     yield ""
-    yield shlex.join(["curl", url, "-H", f"Content-Type: {kind}", "-d", data])
+    yield shlex.join(["curl", f"http://localhost:{_PORT}{path}", "-H", "Content-Type: application/json", "-d", data])

@@ -145,7 +145,7 @@ class _Parser:
         version = self._number(_U32)
         if version not in _VERSIONS:
             raise GGUFError(
-                f"{self._name!r} is in version {version} of GGUF, which is not supported; choose a newer file."
+                f"{self._name!r} has version {version} of GGUF, which is not supported; choose a newer file."
             )
         tensors, entries = self._number(_U64), self._number(_U64)
         self._check_count("entries of metadata", entries, _MAX_ENTRIES, _ENTRY_BYTES)

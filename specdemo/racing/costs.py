@@ -37,9 +37,10 @@ SHORT_LOOKAHEADS, LONG_LOOKAHEADS = (1, 2, 3, 4), (7, 15)  # v(n) is smooth betw
 _PROMPT_WORDS = 48  # some 64 tokens, so that the measured rounds lie in the middle of a typical race
 _RACE_TOKENS = 48  # per lookahead: medians over some 20 rounds, in a second
 _WARM_UP_PASSES = 2
+_PASSES_SHARE = 0.15  # of the time: copies need long passes; those not raced are timed alone, as slow models allow
 MAX_SECONDS = 12.0  # to measure in; longer rounds are left out then
 _QUIET_LOAD = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
-_FORMAT = "rounds"  # of the kept file
+_FORMAT = "rounds and long passes"  # of the kept file
 _MAX_FILE_BYTES = 2**20
 
 
@@ -62,22 +63,28 @@ def measure_costs(
         return None
     load, until, rounds = OtherLoad(engine.thoroughness.load_seconds), perf_counter() + seconds, list[_RoundCost]()
     text = " ".join(islice(cycle(WARM_UP_PROMPT.split()), _PROMPT_WORDS))
+    races_until = until - _PASSES_SHARE * seconds
 
     def halted() -> bool:
-        return stop() or perf_counter() > until
+        return stop() or perf_counter() > races_until
 
     try:
         for lookaheads in _races(engine):
             if halted():
                 break
             rounds += _round_costs(engine, text, lookaheads, halted)
+        cut, races_until = halted(), until
+        for lookahead in LONG_LOOKAHEADS if rounds else ():
+            last = rounds[-1]
+            if lookahead > last.lookahead and not halted() and (passes := _passes(engine, text, lookahead + 1)):
+                drafting = last.drafting * lookahead / last.lookahead
+                rounds.append(_RoundCost(lookahead, passes[0], drafting, passes[1] / passes[0]))
     except PromptError:  # longer than the model's context
         return None
     if stop() or not rounds:
         return None
     costs = _table(rounds).model_copy(update={"other_load": load.share()})
-    whole = seconds >= MAX_SECONDS or not halted()
-    if whole and costs.other_load is not None and costs.other_load <= _QUIET_LOAD:
+    if (seconds >= MAX_SECONDS or not cut) and costs.other_load is not None and costs.other_load <= _QUIET_LOAD:
         save_costs(engine, costs)
     return costs
 

@@ -162,17 +162,36 @@ def test_a_copy_ends_a_round_if_it_is_worth_more_than_the_draft(
 ) -> None:
     policy = CombinedPolicy(costs_of(draft=0.2, verify=[1 + 0.1 * tokens for tokens in range(8)]), 16)
     assert policy.proposes_more(0, lambda: 1.0)
-    assert policy.copies(0, chances, more=more) == copied
+    assert policy.weigh(0, chances, more=more) == (copied, more and not copied)
 
 
 def test_a_chain_that_may_be_wrong_makes_its_copy_worth_less() -> None:
     policy = CombinedPolicy(costs_of(draft=0.2, verify=[1 + 0.2 * tokens for tokens in range(8)]), 16)
     assert policy.proposes_more(0, lambda: 1.0)
     policy.proposes_more(1, lambda: 0.999)
-    assert policy.copies(1, (0.5,), more=False) == 1
+    assert policy.weigh(1, (0.5,), more=False) == (1, False)
     assert policy.proposes_more(0, lambda: 1.0)
     policy.proposes_more(1, lambda: 0.05)
-    assert policy.copies(1, (0.4,), more=False) == 0
+    assert policy.weigh(1, (0.4,), more=False) == (0, False)
+
+
+def test_a_draft_reads_long_copies_after_two_plain_steps() -> None:
+    policy = CombinedPolicy(costs_of(draft=0.4, verify=[1 + 0.1 * tokens for tokens in range(8)]), 16)
+    assert policy.proposes_more(0, lambda: 1.0)
+    assert policy.weigh(0, (), more=True, unread=2) == (0, True)
+    # 0.4 · (1 + 1.7 + 1.2 − 1) plain steps for 20 tokens, more than the 0.2 that drafting is assumed to gain in one
+    assert [policy.weigh(0, (), more=True, unread=22) for _ in range(3)] == [(0, False), (0, False), (0, True)]
+    assert policy.weigh(0, (0.9,), more=True, unread=22) == (1, False)
+    assert policy.weigh(0, (), more=True, unread=24) == (0, False)
+
+
+def test_copies_are_trusted_as_far_as_those_of_this_text_were_right() -> None:
+    policy = CombinedPolicy(costs_of(draft=0.4, verify=[1 + 0.4 * tokens for tokens in range(8)]), 16)
+    for _ in range(2):  # of 0.9 and 0.9 · 0.813 expected tokens, none was right: 0.704 of the chances remains
+        assert policy.weigh(0, (0.9,), more=False) == (1, False)
+        policy.learn(0, 0, copied=1)
+    assert policy.weigh(0, (0.56,), more=False) == (0, False)  # 0.394 tokens for 0.4 plain steps
+    assert policy.weigh(0, (0.58,), more=False) == (1, False)
 
 
 def test_a_useless_draft_is_dropped_and_the_next_text_tries_it_again() -> None:
@@ -182,8 +201,8 @@ def test_a_useless_draft_is_dropped_and_the_next_text_tries_it_again() -> None:
         policy.learn(int(policy.proposes_more(0, lambda: 0.1)), 0)
     assert not policy.proposes_more(0, lambda: 0.1)
     for _ in range(40):  # accepted copies say nothing about the draft
-        copies += policy.copies(0, (0.9,), more=False)
-        policy.learn(0, 0, copied=1)
+        copies += policy.weigh(0, (0.9,), more=False)[0]
+        policy.learn(0, 1, copied=1)
     assert copies == 40
     assert not policy.proposes_more(0, lambda: 0.1)
     assert CombinedPolicy(costs, 16, policy.estimates).proposes_more(0, lambda: 0.1)

@@ -137,7 +137,7 @@ FAILED: dict[str, tuple[Answer, str]] = {
     "302": (Answer("", 302, headers={"Location": "http://192.0.2.1/"}), "redirects to another address; give that"),
     "addresses": (Answer({"error": "http://10.0.0.7/v1, 10.0.0.8:80, 10.0.0.9"}, 500), "(500: …, …, …)"),
     "escapes": (Answer({"error": "\x1b[31mred\n\x00"}, 500), "(500: [31mred)"),
-    "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "switch its compression off"),
+    "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "switch compression off"),
     "error": (Answer(stream=frames({"error": {"message": "evicted"}})), "in the middle of its answer: evicted"),
     "error field": (Answer(stream=(*EVENTS[:2], b'error: {"message":"evicted"}\n\n')), "evicted"),
     "error line": (Answer(stream=(*EVENTS[:2], b'{"error": {"message": "evicted"}}\n')), "evicted"),

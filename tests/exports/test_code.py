@@ -82,21 +82,20 @@ def test_no_default_of_the_software_changes_what_is_sampled() -> None:
     assert {"config.top_k = 9223372036854775807", "config.repetition_penalty = 1.0"} <= set(
         written("genai", **chosen).splitlines()
     )
-    for flavour in ("ovms", "vllm"):
-        body = requested(flavour, **chosen)[1]
-        assert (body["top_k"], body["repetition_penalty"]) == (-1, 1)
+    body = requested("vllm", **chosen)[1]
+    assert (body["top_k"], body["repetition_penalty"]) == (-1, 1)
     body = requested("llama.cpp", **chosen)[1]
     assert (body["top_k"], body["min_p"], body["repeat_penalty"]) == (0, 0, 1)
     assert requested("llama.cpp", repetition_penalty=1.3)[1]["repeat_penalty"] == 1.3
 
 
-@pytest.mark.parametrize(("flavour", "prefix"), [("ovms", "/v3"), ("vllm", "/v1"), ("llama.cpp", "/v1")])
-def test_code_for_a_server_chats_only_if_the_target_can(flavour: str, prefix: str) -> None:
+@pytest.mark.parametrize("flavour", ["vllm", "llama.cpp"])
+def test_code_for_a_server_chats_only_if_the_target_can(flavour: str) -> None:
     path, body = requested(flavour)
-    assert (path, body["prompt"]) == (f"{prefix}/completions", PROMPT)
-    assert requested(flavour, CHAT, apply_chat_template=False)[0] == f"{prefix}/completions"
+    assert (path, body["prompt"]) == ("/v1/completions", PROMPT)
+    assert requested(flavour, CHAT, apply_chat_template=False)[0] == "/v1/completions"
     path, body = requested(flavour, CHAT)
-    assert (path, "prompt" in body, "chat_template_kwargs" in body) == (f"{prefix}/chat/completions", False, False)
+    assert (path, "prompt" in body, "chat_template_kwargs" in body) == ("/v1/chat/completions", False, False)
     assert body["messages"] == [{"role": "user", "content": PROMPT}]
     assert requested(flavour, CHAT, enable_thinking=False)[1]["chat_template_kwargs"] == {"enable_thinking": False}
 
@@ -118,7 +117,6 @@ def test_settings_as_code() -> None:
     assert '"method": "ngram", "prompt_lookup_min": 1' in written("vllm", drafter="lookup")
     assert "--per-request-spec-decode-metrics" not in written("vllm")  # missing in older versions
     assert '"seed": 3' in written("vllm", do_sample=True, seed=3)
-    assert '"prompt_lookup": true' in written("ovms", drafter="lookup")
 
 
 @pytest.mark.parametrize("flavour", SOFTWARE)
@@ -152,7 +150,7 @@ def test_no_prompt_name_path_or_note_injects_code(
     flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run the lines in Bash, with programs that only print their arguments; parse Python."""
-    for program in ("ovms", "vllm", "llama-server", "curl"):
+    for program in ("vllm", "llama-server", "curl"):
         made = tmp_path / program
         made.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"; printf '\\1'\n")
         made.chmod(0o755)

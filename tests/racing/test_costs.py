@@ -51,7 +51,8 @@ def test_costs_cut_short_by_a_shorter_limit_are_not_kept(load: list[float], monk
     share = 0.7 * next(clock)  # of the readings of a whole measurement
     short = measure_costs(engine(), seconds=share / 1e6)
     assert short is not None
-    assert len(short.verify) < 16
+    assert short.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(16)])  # long ones alone
+    assert short.drafting == pytest.approx([0.002 * lookahead for lookahead in range(16)])
     assert measure_costs(engine(), seconds=0) is None
     assert load_costs("traced", engine().pair) is None
 

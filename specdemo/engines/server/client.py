@@ -239,9 +239,7 @@ class Client:
                 self._http.stream(method, path, json=body) as response,
             ):
                 if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-                    raise self.error(
-                        "sends compressed answers, which the request excludes; switch its compression off."
-                    )
+                    raise self.error("sends compressed answers, which the request excludes; switch compression off.")
                 assert isinstance(response.stream, httpx.AsyncByteStream)
                 received = _LimitedStream(response.stream, limit, self._too_long() if response.is_success else None)
                 response.stream = received

@@ -142,8 +142,9 @@ class CombinedDrafter(Drafter):
         while True:
             more = self._policy.proposes_more(len(chain), lambda: chain[-1].confidence()) and len(chain) < room
             copy = self._index.copy(ends, limit - len(chain))
-            copied = self._policy.copies(len(chain), copy.chances, more=more)
-            if copied or not more:
+            unread = len(text) - self._known
+            copied, more = self._policy.weigh(len(chain), copy.chances, more=more, unread=unread)
+            if not more:
                 self._drafted = len(chain)
                 return [*chain, *_copies(copy.tokens[:copied], self._vocabulary)]
             if not chain:
@@ -159,7 +160,8 @@ class CombinedDrafter(Drafter):
         self._known = len(text)
 
     def learn(self, proposed: int, accepted: int) -> None:
-        self._policy.learn(self._drafted, min(accepted, self._drafted), copied=proposed - self._drafted)
+        self._known += min(accepted, max(self._drafted - 1, 0))  # it has read its proposals but the last
+        self._policy.learn(self._drafted, accepted, copied=proposed - self._drafted)
 
 
 class TranslatingDrafter(Drafter):
