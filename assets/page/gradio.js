@@ -139,8 +139,11 @@ export function explainLabels() {
   const mark = () => {
     for (const [place, term] of Object.entries(TERMS)) {
       const label = find(place);
-      // a radio button has the focus itself
-      if (label) Object.assign(label, { tabIndex: label.matches("label") ? -1 : 0 }).dataset.term = term;
+      if (!label) continue;
+      label.dataset.term = term;
+      if (label.matches("label")) continue; // a radio button has the focus itself
+      label.tabIndex = 0;
+      label.onclick = (event) => event.preventDefault(); // else its slider takes the focus, which ends the explanation
     }
   };
   new MutationObserver(mark).observe(rail, { childList: true, subtree: true });
