@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.benchmarks.siege import MOST_BYTES, MOST_SILENCE, Tally, main
+from tests.benchmarks.siege import MOST_BYTES, MOST_SILENCE, main
 
 
 def test_the_app_withstands_a_short_siege(capfd: pytest.CaptureFixture[str]) -> None:
@@ -15,10 +15,3 @@ def test_the_app_withstands_a_short_siege(capfd: pytest.CaptureFixture[str]) -> 
     assert 0 < found["server_bytes"] < MOST_BYTES
     assert 0 < found["engine_bytes"] < MOST_BYTES
     assert code == 0 or found["silence"] >= MOST_SILENCE, "which a busy machine alone can cause"
-
-
-def test_a_siege_holds_only_if_each_attempt_is_accounted_for() -> None:
-    assert Tally(tried=3, answered=2, refused=1).held
-    assert not Tally(tried=3, answered=2).held
-    for wrong in ("unexplained", "tracebacks", "mixed_up"):
-        assert not Tally(**{wrong: 1}).held

@@ -151,33 +151,38 @@ def test_a_started_race_has_a_result_whenever_it_is_stopped(name: str) -> None:
     assert empty == {"speculative"}
 
 
-def test_a_trial_keeps_every_step_of_both_sides() -> None:
-    (trial,) = trials(ScriptedEngine(), "Say", [SHORT], None)
-    assert trial is not None
-    assert [len(steps) for steps in trial.plain_steps] == [40, 40]
-    assert all(seconds == pytest.approx(0.01) for steps in trial.plain_steps for seconds in steps)
-    assert sum(tokens for tokens, _, _ in trial.round_steps) == trial.run_tokens
-    assert {proposed for _, proposed, _ in trial.round_steps[:-1]} == {4}
-    assert all(seconds > 0 for _, _, seconds in trial.round_steps)
+def slowing(asked: list[Request]) -> ScriptedEngine:
+    """An engine whose plain steps take 0.01 s in its first run, 0.02 s in its second, and so on."""
 
-
-def test_a_trial_is_compared_with_the_plain_runs_on_both_sides() -> None:
     def slows(engine: ScriptedEngine, request: Request) -> None:
-        engine.step += 0.01  # with every run
+        asked.append(request)
+        engine.step += 0.01
 
-    (trial,) = trials(ScriptedEngine(step=0, on_request=slows), "Say", [SHORT], None)
+    return ScriptedEngine(step=0, on_request=slows)
+
+
+def test_a_trial_compares_a_run_with_the_plain_runs_on_both_sides() -> None:
+    (trial,) = trials(slowing([]), "Say", [SHORT], None)
     assert trial is not None
-    assert trial.plain_seconds == pytest.approx(40 * (0.01 + 0.03) / 2)
+    expected = {"tokens": 40, "identical": True, "rounds": 8, "run_tokens": 40, "proposed": 32, "accepted": 32}
+    steps = {"plain_steps": ((0.01,) * 40, (0.03,) * 40), "round_steps": ((5, 4, 0.032),) * 8}
+    assert trial.model_dump(exclude={"seconds", "plain_seconds"}) == expected | steps | {"other_load": None}
+    assert (trial.seconds, trial.plain_seconds) == pytest.approx((8 * 0.032, 40 * 0.02))
 
 
 def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
-    requests = list[Request]()
-    engine = ScriptedEngine(on_request=lambda _, request: requests.append(request))
-    sampled = SHORT.model_copy(update={"do_sample": True})
-    longer = SHORT.model_copy(update={"num_assistant_tokens": 6})
-    assert len(list(trials(engine, "Say", [SHORT, longer, sampled], None))) == 3
-    plain = [request for request in requests if isinstance(request.strategy, Plain)]
-    assert [request.sampling.do_sample for request in plain] == [False, False, False, True, True]
+    sampled, longer = ({"do_sample": True}, {"num_assistant_tokens": 6})
+    variants = [SHORT.model_copy(update=changed) for changed in ({}, longer, sampled)]
+    found = [*trials(slowing(asked := list[Request]()), "Say", variants, None)]
+    assert "".join("p" if isinstance(each.strategy, Plain) else "s" for each in asked) == "pspsppsp"
+    assert [each.sampling.do_sample for each in asked] == [False] * 5 + [True] * 3
+    assert [each.plain_steps[0][0] for each in found if each is not None] == pytest.approx([0.01, 0.03, 0.06])
+
+
+@pytest.mark.parametrize(("run", "finished"), [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1)])
+def test_a_stopped_trial_is_dropped(run: int, finished: int) -> None:
+    engine = slowing(asked := list[Request]())
+    assert len([*trials(engine, "Say", [SHORT, SHORT], None, lambda: len(asked) == run)]) == finished
 
 
 def test_a_servers_burst_counts_as_its_tokens() -> None:

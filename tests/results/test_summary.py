@@ -252,9 +252,3 @@ def test_a_moved_run_is_not_labelled_with_its_first_value() -> None:
     ]
     moved = said(run, settings_updates=tuple(updates))
     assert "lookahead 2 → lookahead 6 → lookahead 3, draft model, traced engine" in moved.made_by
-
-
-def test_settings_in_words() -> None:
-    settings = GenerationSettings.checked(engine="traced", do_sample=True, seed=7)
-    sampling = "sampling at temperature 0.8, top-p 1, top-k 50, seed 7"
-    assert shared_words(settings) == f"draft model, traced engine, {sampling}, at most 128 tokens"
