@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -139,10 +140,14 @@ def test_a_quiet_machine_gives_narrow_intervals_and_calls_what_is_clear() -> Non
     assert busy.state == "disturbed"
 
 
-def test_a_side_with_a_handful_of_rounds_is_uncertain_by_itself() -> None:
-    found = estimated(compared(ScriptedEngine(), ignore_eos=True, max_new_tokens=12))
-    assert found.state != "clear"
-    assert of_comparison(compared(ScriptedEngine(words=(" a",)))) is None
+def test_half_widths_use_students_quantile() -> None:
+    """By the expansion: 2.769, 2.262 and 2.045 (tables: 2.776, 2.262, 2.045)."""
+    z = NormalDist().inv_cdf(0.975)
+    for number, quantile in ((5, 2.76937), (10, 2.26190), (30, 2.04523)):
+        values = np.arange(number, dtype=float)
+        expected = quantile * values.std(ddof=1) / math.sqrt(number)
+        assert estimate._half_width(values, z) == pytest.approx(expected, rel=1e-5)
+    assert of_comparison(compared(ScriptedEngine(words=(" a",)))) is None, "a single token"
 
 
 def test_many_prompts_count_as_a_sample() -> None:
