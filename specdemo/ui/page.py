@@ -70,7 +70,7 @@ def serve(
                 print(f"The page is at {url}; press Ctrl+C to end it.", flush=True)
                 with suppress(KeyboardInterrupt):
                     while True:
-                        sleep(3600)
+                        sleep(1)  # not for long: a signal that another thread receives ends no sleep
                 logging.getLogger("specdemo").setLevel(logging.CRITICAL)  # what ends with the page has not failed
     finally:
         worker.close()
