@@ -76,9 +76,8 @@ def measure_costs(
         cut, races_until = halted(), until
         for lookahead in LONG_LOOKAHEADS if rounds else ():
             last = rounds[-1]
-            if lookahead > last.lookahead and not halted() and (passes := _passes(engine, text, lookahead + 1)):
-                drafting = last.drafting * lookahead / last.lookahead
-                rounds.append(_RoundCost(lookahead, passes[0], drafting, passes[1] / passes[0]))
+            if lookahead > last.lookahead and not halted() and (alone := _passes(engine, text, lookahead)):
+                rounds.append(alone._replace(drafting=last.drafting * lookahead / last.lookahead))
     except PromptError:  # longer than the model's context
         return None
     if stop() or not rounds:
@@ -114,8 +113,8 @@ def _round_costs(
     """Yield medians over the rounds of a race with these lookaheads in turns; without a draft, of passes alone."""
     if not _drafts(engine):
         for lookahead in lookaheads:
-            if passes := _passes(engine, text, lookahead + 1):
-                yield _RoundCost(lookahead, passes[0], 0.0, passes[1] / passes[0])
+            if alone := _passes(engine, text, lookahead):
+                yield alone
         return
     comparison = _race(engine, text, lookaheads, stop)
     if comparison is None or not comparison.plain.rounds:
@@ -129,9 +128,9 @@ def _round_costs(
             drafting = median(one.draft_seconds or 0.0 for one in rounds) / step
             verify = median(one.seconds - (one.draft_seconds or 0.0) for one in rounds) / step
             yield _RoundCost(lookahead, step, drafting, verify)
-        elif passes := _passes(engine, text, lookahead + 1):  # GenAI does not split its rounds
-            verify = passes[1] / passes[0]
-            yield _RoundCost(lookahead, step, max(median(one.seconds for one in rounds) / step - verify, 0.0), verify)
+        elif alone := _passes(engine, text, lookahead):  # GenAI does not split its rounds
+            drafting = max(median(one.seconds for one in rounds) / step - alone.verify, 0.0)
+            yield alone._replace(plain_step=step, drafting=drafting)
 
 
 def _race(engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[], bool]) -> Comparison | None:
@@ -145,10 +144,13 @@ def _race(engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[
     return last if isinstance(last, Comparison) else None
 
 
-def _passes(engine: Engine, text: str, tokens: int) -> tuple[float, float] | None:
-    """Return the median seconds of passes over one token and over several, or None if the engine cannot time them."""
-    before, longer, after = (_pass_seconds(engine, text, count) for count in (1, tokens, 1))
-    return (median([*before, *after]), median(longer)) if before and longer else None
+def _passes(engine: Engine, text: str, lookahead: int) -> _RoundCost | None:
+    """Time passes over one token and over a round's, without drafting; None if the engine cannot time them."""
+    before, longer, after = (_pass_seconds(engine, text, count) for count in (1, lookahead + 1, 1))
+    if not (before and longer):
+        return None
+    step = median([*before, *after])
+    return _RoundCost(lookahead, step, 0.0, median(longer) / step)
 
 
 def _pass_seconds(engine: Engine, text: str, tokens: int) -> list[float]:
