@@ -18,8 +18,8 @@ from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, para
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
-WeightsForm = Literal["exact", "int4", "int8"]  # of a GGUF file; models/gguf_weights.py says what they are
-Weights = Literal["auto", "exact", "int4", "int8"]
+WeightsForm = Literal["exact", "int4", "int8", "fast"]  # of a GGUF file; models/gguf_weights.py says what they are
+Weights = Literal["auto", "exact", "int4", "int8", "fast"]
 
 
 class SettingsModel(BaseModel):
@@ -219,8 +219,8 @@ class RuntimeSettings(SettingsModel):
     weights: Weights = Field(
         "auto",
         title="Weights",
-        description="of GGUF files: exact; int4: those of 4 bits exact, others int8; int8: in groups of 64; auto: "
-        "int8, or int4 for large models, if the processor multiplies int8, else exact",
+        description="of GGUF files: exact; int4: those of 4 bits exact, others int8; int8, fast: in groups of 64, "
+        "8 or 4 bits; auto: fast for a draft, for a target the fastest that hardly changes its tokens",
     )
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"

@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 from specdemo.capabilities import DEFAULT_ENGINE, DRAFT_KINDS, ENGINES, SERVER_ENGINE, strategies, used_parameters
 from specdemo.errors import ModelError, PairError, SettingsError, UnknownNameError, quoted
 from specdemo.files import ASSETS, cache_folder, expand_path, is_writable, list_folder
-from specdemo.models.converted import conversions, file_digest, is_converted, traced_runtime
+from specdemo.models.converted import as_draft, conversions, file_digest, is_converted, traced_runtime
 from specdemo.models.devices import memory_needed
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
@@ -243,9 +243,9 @@ def default_pair(**runtime: Any) -> ModelPair:
         inspect_model(path).model_copy(update={"name": source.name})
         for source, path in zip(entry.sources, paths, strict=True)
     ]
-    if not all(map(is_converted, models)) and not is_writable(conversions()):
-        return bundled_pair(**runtime)
-    return pair_of(*models, runtime=default_runtime(models[0], **runtime))
+    pair = pair_of(*models, runtime=default_runtime(models[0], **runtime))
+    converted = all(map(is_converted, filter(None, (pair.target, pair.draft))))
+    return pair if converted or is_writable(conversions()) else bundled_pair(**runtime)
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
@@ -253,6 +253,7 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
     if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
     models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]
+    models[1:] = map(as_draft, models[1:])
     bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
     name = BUNDLED.name if bundled else " + ".join(model.name for model in models)
     return ModelPair(name=name, target=models[0], draft=models[1] if draft is not None else None, runtime=runtime)

@@ -22,7 +22,7 @@ from specdemo.capabilities import (
 from specdemo.errors import OPENVINO_FAILURES, GGUFError, LoadError, PairError, SettingsError
 from specdemo.files import link_or_copy
 from specdemo.models.catalogue import catalogue, check_location, check_target, is_source, require_draft
-from specdemo.models.converted import folder_of, is_converted, stored_bytes
+from specdemo.models.converted import as_draft, folder_of, is_converted, stored_bytes
 from specdemo.models.devices import in_units, memory_free, memory_needed
 from specdemo.models.folder import NO_LIMIT, read_config
 from specdemo.models.gguf import tokens_of
@@ -72,6 +72,7 @@ class PairReport(Record):
 
 def check_pair(target: Model, draft: Model | None) -> PairReport:
     check_target(target)
+    draft = draft and as_draft(draft)
     free = memory_free()
     if target.server is not None:
         report = EngineReport(engine=SERVER_ENGINE, can_run=True, memory_needed=0)

@@ -84,7 +84,7 @@ def usable_processors() -> int:
     return number if quota is None else min(number, max(1, int(quota[0])))
 
 
-FIXED_BYTES = 400e6
+FIXED_BYTES = 300e6
 """Weights of the largest model whose passes the traced engine compiles by length. Each length packs the weights again
 (SmolLM2-135M: 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel."""
 _COPY_FACTOR, _LENGTHS_FACTOR = 1.1, 8.0  # bytes per byte of weights: of each copy, and of passes compiled by length

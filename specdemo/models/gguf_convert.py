@@ -17,10 +17,8 @@ from specdemo.models.gguf_tokenizer import write_tokenizer
 from specdemo.models.gguf_weights import Weights
 from specdemo.settings import WeightsForm
 
-_PACKING_SHARE, _NETWORK_SHARE = (
-    0.6,
-    0.75,
-)  # shares of the time, with 1.5 billion weights in Q4_K_M; the rest is the tokenizer's
+# Shares of the time, with 1.5 billion weights in Q4_K_M; the rest is the tokenizer's.
+_PACKING_SHARE, _NETWORK_SHARE = 0.6, 0.75
 
 
 def store(path: Path, work: Path, form: WeightsForm, report: Callable[[float], None] = lambda _: None) -> None:

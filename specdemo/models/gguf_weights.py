@@ -1,8 +1,9 @@
-"""Weights of a GGUF file as OpenVINO's constants, in one of three forms.
+"""Weights of a GGUF file as OpenVINO's constants, in one of four forms.
 
 - exact: groups of 32 weights in 4 bits keep their integers, and other kinds their own in 8 bits or half precision.
 - int4: the same for 4-bit kinds; everything else becomes int8.
 - int8: all in groups of 64, whose largest weight is 127.
+- fast: all in groups of 64, in 4 bits, for drafts.
 
 Q4_K and Q4_1 store `scale * q + minimum`. OpenVINO multiplies 4-bit weights fast only with an integer as their zero,
 so they are stored as `scale * (q - 8)`. What that leaves out, `offset = minimum + 8 * scale` for each group, is
@@ -26,7 +27,7 @@ from specdemo.models.gguf_header import BLOCKS, Header, Tensor
 from specdemo.models.gguf_keys import head_size
 from specdemo.settings import WeightsForm
 
-INT8_GROUPS = (64, 32)  # weights per scale in int8; the second if the first does not divide a row
+ROUNDED_GROUPS = (64, 32)  # weights per scale of rounded weights; the second if the first does not divide a row
 _BLOCK = 32
 _ROWS_BYTES = 2**24  # unpacked together as f32; a whole matrix would need more memory
 
@@ -169,6 +170,8 @@ class Weights:
         return stored
 
     def _packing(self, tensor: Tensor) -> Pack:
+        if self._form == "fast":
+            return _rounded_to_4_bits
         if tensor.type in FOUR_BITS and self._form != "int8":
             return _as_stored
         if self._form == "exact":
@@ -191,13 +194,30 @@ def _unpacked(raw: Bytes, tensor: Tensor) -> Floats:
 
 
 def _rounded(raw: Bytes, tensor: Tensor) -> _StoredWeights:
+    groups = _groups(raw, tensor)
+    return _StoredWeights(*_steps(groups, np.abs(groups).max(axis=-1, keepdims=True) / 127, (-127, 127)))
+
+
+def _rounded_to_4_bits(raw: Bytes, tensor: Tensor) -> _StoredWeights:
+    """Make the largest weight of a group -8, as llama.cpp does for Q4_0."""
+    groups = _groups(raw, tensor)
+    largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=-1, keepdims=True), axis=-1)
+    steps, scales = _steps(groups, largest / -8, (-8, 7))
+    return _StoredWeights(_packed(steps.view(np.uint8) & 15), scales)
+
+
+def _groups(raw: Bytes, tensor: Tensor) -> Floats:
     values = _unpacked(raw, tensor)
-    rows, columns = values.shape
-    size = next((size for size in INT8_GROUPS if columns % size == 0), columns)
-    groups = values.reshape(rows, -1, size)
-    scales = (np.abs(groups).max(axis=-1, keepdims=True) / 127).astype(np.float16)
+    columns = values.shape[1]
+    size = next((size for size in ROUNDED_GROUPS if columns % size == 0), columns)
+    return values.reshape(len(values), -1, size)
+
+
+def _steps(groups: Floats, scales: Any, limits: tuple[int, int]) -> tuple[Any, Any]:
+    """Return the groups in steps of their scales, and these in f16."""
+    scales = scales.astype(np.float16)
     scales[scales == 0] = 1
-    return _StoredWeights(np.rint(groups / scales.astype(np.float32)).clip(-127, 127).astype(np.int8), scales)
+    return np.rint(groups / scales.astype(np.float32)).clip(*limits).astype(np.int8), scales
 
 
 def _as_halves(raw: Bytes, tensor: Tensor) -> _StoredWeights:

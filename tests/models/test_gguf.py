@@ -181,7 +181,7 @@ def test_every_kind_of_weights_is_what_its_package_unpacks(kind: str, tmp_path: 
     rows, inputs = np.arange(9), np.random.default_rng(0).normal(size=(1, 3, 256)).astype(np.float32)
     product = inputs @ unpacked[f"{name}.weight"].T + unpacked[f"{name}.bias"]
     expected = [unpacked["token_embd.weight"][rows], product]
-    forms: dict[WeightsForm, float] = {"exact": 5e-4, "int4": 0.01, "int8": 0.01}
+    forms: dict[WeightsForm, float] = {"exact": 5e-4, "int4": 0.01, "int8": 0.01, "fast": 0.2}
     for form, tolerance in forms.items():
         weights = Weights(file, header, form, lambda _: None)
         ids, values = ops.parameter([-1], np.int64), ops.parameter([1, -1, 256], np.float32)
@@ -195,8 +195,9 @@ def test_every_kind_of_weights_is_what_its_package_unpacks(kind: str, tmp_path: 
 @pytest.mark.openvino
 def test_4_bit_weights_keep_their_size(tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q4_K")
-    four, eight = ((converted(file, form) / "openvino_model.bin").stat().st_size for form in ("int4", "int8"))
-    assert four < 0.9 * eight
+    sizes = ((converted(file, form) / "openvino_model.bin").stat().st_size for form in ("fast", "int4", "int8"))
+    fast, four, eight = sizes
+    assert fast < 0.9 * four < 0.81 * eight
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:
@@ -228,6 +229,14 @@ def test_the_processor_decides_on_the_form(file: Path, monkeypatch: pytest.Monke
     assert conversion.stored_form(given) == "exact weights (as set)"
     assert conversion.form_of(target) == "int8"
     assert not is_converted(target), "the other form is none of this one"
+
+
+@pytest.mark.parametrize(("weights", "form"), [("auto", "fast"), ("exact", "exact"), ("int8", "int8")])
+def test_a_draft_is_in_4_bits_unless_weights_are_set(weights: Weights, form: WeightsForm, file: Path) -> None:
+    model = inspect_gguf(file)
+    draft = pair_of(model, model, runtime=RuntimeSettings(weights=weights)).draft
+    assert draft is not None
+    assert conversion.form_of(draft) == form
 
 
 def test_any_file_is_read_or_refused(tmp_path: Path) -> None:
