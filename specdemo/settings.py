@@ -220,7 +220,7 @@ class RuntimeSettings(SettingsModel):
         "auto",
         title="Weights",
         description="of GGUF files: exact; int4: those of 4 bits exact, others int8; int8, fast: in groups of 64, "
-        "8 or 4 bits; auto: fast for a draft, for a target the fastest that hardly changes its tokens",
+        "8 or 4 bits; auto: the fastest that hardly changes the tokens, or for a large draft fast",
     )
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"

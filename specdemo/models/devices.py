@@ -87,14 +87,14 @@ def usable_processors() -> int:
 FIXED_BYTES = 300e6
 """Weights of the largest model whose passes the traced engine compiles by length. Each length packs the weights again
 (SmolLM2-135M: 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel."""
-_COPY_FACTOR, _LENGTHS_FACTOR = 1.1, 8.0  # bytes per byte of weights: of each copy, and of passes compiled by length
+_COPY_FACTOR, _LENGTHS_FACTOR = 1.2, 8.0  # bytes per byte of weights: of each copy, and of passes compiled by length
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, engine: EngineName) -> int:
     """Estimate the bytes of an engine's process with a pair of these stored weights, without KV caches of long texts.
 
-    Measured, in GB, with estimates: traced, 1.5 and 0.5 billion weights 2.3 (2.3), SmolLM2 with its head 1.4 (1.5);
-    GenAI, 1.5 and 0.5 billion 3.8 (3.8), where each side has its own target.
+    Measured, in GB, with estimates: traced, 1.5 and 0.5 billion weights 2.2 (2.1), SmolLM2 with its head 1.4 (1.5);
+    GenAI, 1.5 and 0.5 billion 4.3 (3.8), where each side has its own target.
     """
     needed = _COPY_FACTOR * (ENGINES[engine].copies * target_bytes + draft_bytes)
     if ENGINES[engine].fixed_lengths:

@@ -201,8 +201,8 @@ def _rounded(raw: Bytes, tensor: Tensor) -> _StoredWeights:
 def _rounded_to_4_bits(raw: Bytes, tensor: Tensor) -> _StoredWeights:
     """Make the largest weight of a group -8, as llama.cpp does for Q4_0."""
     groups = _groups(raw, tensor)
-    largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=-1, keepdims=True), axis=-1)
-    steps, scales = _steps(groups, largest / -8, (-8, 7))
+    low, high = groups.min(axis=-1, keepdims=True), groups.max(axis=-1, keepdims=True)
+    steps, scales = _steps(groups, np.where(-low > high, low, high) / -8, (-8, 7))
     return _StoredWeights(_packed(steps.view(np.uint8) & 15), scales)
 
 

@@ -47,7 +47,7 @@ def test_a_large_pair_gets_a_warning_and_a_lone_target_advice_on_drafts(
     large = target.model_copy(update={"weight_bytes": 10**9, "path": None})
     report = check_pair(large, None)
     assert (report.fits, report.same_tokenizer, report.draft) == (True, None, None), "an estimate"
-    assert report.reason == "It may need 2.3 GB of memory, but only 1.1 GB is free; choose a smaller pair."
+    assert report.reason == "It may need 2.5 GB of memory, but only 1.1 GB is free; choose a smaller pair."
     assert "docs/drafts.md" in report_html(report)
     assert "docs/drafts.md" not in report_html(check_pair(target, bundled_pair().draft))
 
