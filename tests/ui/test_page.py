@@ -21,6 +21,7 @@ from tests.support.browser import (
     grown,
     is_no_wider_than,
     open_tab,
+    ready,
     reopen,
     repeated,
     rests,
@@ -128,6 +129,7 @@ def test_everything_is_in_view_while_a_run_plays_and_at_its_end(visit: Visit) ->
     page.locator("body").press("p")
     expect(page.locator("#prompt")).to_be_hidden()
     expect(page.locator(".presenter")).to_be_visible()
+    page.evaluate("document.getAnimations().forEach(each => each.finish())")
     expect(page.locator(".presenter")).to_be_hidden()
     finalized(page)
     assert page.evaluate(VISIBLE, [".conclusion", ".pane.plain", ".pane.speculative"]) == []
@@ -178,7 +180,7 @@ def test_a_policy_shows_its_slider_at_once_and_tabs_have_addresses(visit: Visit)
 def test_a_recording_is_shown_with_its_pair_until_something_is_typed_or_run(visit: Visit) -> None:
     page = visit(BRIEF)
     page.reload()
-    expect(page.locator("#run")).to_be_enabled()
+    ready(page)
     expect(page.locator(".race")).to_have_attribute("data-recorded", "")  # it is of another pair
     pair = page.locator("#header [data-pair]").get_attribute("data-pair")
     packed = (ASSETS / "page" / "recording.json.gz").read_bytes()
@@ -191,7 +193,7 @@ def test_a_recording_is_shown_with_its_pair_until_something_is_typed_or_run(visi
         page.wait_for_selector(".race[data-recorded*='-'][data-state=playing] .pane.plain [data-index]")
         expect(page.locator(".recording")).to_contain_text("Run races on this machine")
         if ending == "run":
-            expect(page.locator("#run")).to_be_enabled()
+            ready(page)
             run(page)
             expect(page.locator(".race")).to_have_attribute("data-recorded", "")
             expect(page.locator(".past li")).to_have_count(1)
@@ -341,7 +343,7 @@ def test_stop_keeps_the_partial_run_and_enter_and_a_reload_are_explained(visit: 
     expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
     page.reload()
     expect(page.locator("#keys")).to_contain_text("The run ended when the page was reloaded")
-    expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
+    ready(page)
 
 
 def test_stop_ends_the_repeats(visit: Visit) -> None:
