@@ -1,7 +1,6 @@
 """Attack the app as hostile visitors and accidents would, and count what happens.
 
-    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--dropped 50]
-                                     [--kills 3] [--seed 0]
+    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--dropped 50] [--seed 0]
 
 Prints one line of JSON. Exits with 1 after an attempt that was neither answered nor refused with a reason, a
 traceback, somebody else's answer, a server or an engine of 1.5 GB, or a front page that took 2 seconds. Engines are
@@ -12,7 +11,6 @@ import argparse
 import gzip
 import json
 import random
-import signal
 import socket
 import sys
 from base64 import b64encode
@@ -25,27 +23,20 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import psutil
 
-from specdemo.capabilities import EngineName
-from specdemo.engines.base import PREFILL_CHUNK
-from specdemo.errors import EngineError
 from specdemo.exports import schema
-from specdemo.racing.race import race
-from specdemo.racing.worker import Worker
-from specdemo.records import MAX_TURNS, Comparison, ModelPair, Phase, Slice
-from specdemo.settings import GenerationSettings
+from specdemo.records import MAX_TURNS
 from tests.support.browser import App, started
-from tests.support.failing import send_signal
-from tests.support.scripted import ScriptedEngine
+from tests.support.proposals import compared
 from tests.support.visitors import API, Visitor
 
-COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "dropped": 50, "kills": 3}
+COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "dropped": 50}
 MOST_BYTES, MOST_SILENCE = 1.5e9, 2.0
 SECONDS = 120  # after which an answer counts as missing
 EMOJI = "\N{GRINNING FACE}" * 2**17  # half a megabyte, in JSON and in Python
@@ -237,36 +228,7 @@ def watched(app: App, tally: Tally) -> Iterator[None]:
 
 
 def comparison() -> dict[str, Any]:
-    *_, found = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
-    assert isinstance(found, Comparison)
-    return schema.to_json(found)
-
-
-# Engines
-
-
-def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
-    sleep(0.2)
-    return ScriptedEngine(step=0.004, real_time=True)
-
-
-def kills(times: int) -> Iterator[Tally]:
-    """Kill the engine in every phase of a run; the run must end with a reason, and the next one succeed."""
-    pair, short = ScriptedEngine().pair, GenerationSettings(max_new_tokens=16, ignore_eos=True)
-    for _ in range(times):
-        for moment in ("loading", "warming up", "prefilling", "racing"):
-            worker, words = Worker(load), ""
-            try:
-                for event in worker.compare(pair, "word " * 3 * PREFILL_CHUNK, short):
-                    now = event.name if isinstance(event, Phase) else "racing" if isinstance(event, Slice) else None
-                    if now == moment:
-                        send_signal(worker, signal.SIGKILL)
-            except EngineError as error:
-                words = str(error)
-            yield outcome(False, words)
-            last = list(worker.compare(pair, "Say", short))[-1]
-            yield outcome(isinstance(last, Comparison) and last.prompt == "Say")
-            worker.close()
+    return schema.to_json(compared(num_assistant_tokens=3))
 
 
 def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
@@ -290,7 +252,6 @@ def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
     total.tracebacks += said.count("Traceback (most recent call last)")
     if total.tracebacks:
         print(said, file=sys.stderr)
-    add(kills(counts["kills"]), "kills")
     return total
 
 
