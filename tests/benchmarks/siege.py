@@ -1,6 +1,6 @@
 """Attack the app as hostile visitors and accidents would, and count what happens.
 
-    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--dropped 50] [--seed 0]
+    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--dropped 50] [--seed 0]
 
 Prints one line of JSON. Exits with 1 after an attempt that was neither answered nor refused with a reason, a
 traceback, somebody else's answer, a server or an engine of 1.5 GB, or a front page that took 2 seconds. Engines are
@@ -8,18 +8,14 @@ scripted; the soak measures growth on real ones.
 """
 
 import argparse
-import gzip
 import json
 import random
-import socket
 import sys
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -30,21 +26,15 @@ from uuid import uuid4
 import httpx
 import psutil
 
-from specdemo.exports import schema
-from specdemo.records import MAX_TURNS
 from tests.support.browser import App, started
-from tests.support.proposals import compared
 from tests.support.visitors import API, Visitor
 
-COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "dropped": 50}
+COUNTS = {"clients": 50, "requests": 2000, "dropped": 50}
 MOST_BYTES, MOST_SILENCE = 1.5e9, 2.0
 SECONDS = 120  # after which an answer counts as missing
-EMOJI = "\N{GRINNING FACE}" * 2**17  # half a megabyte, in JSON and in Python
 NONSENSE: tuple[Any, ...] = (None, [], {}, "", "x" * 5000, "<b>", "\ud800", "a\0b", -1, 0.5, 10**30, ["a"], [["a"]])
 NONSENSE += ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"value": "x", "__type__": "update"})
 JSON = {"Content-Type": "application/json"}
-_HALF_A_BODY = f"POST {API}/queue/join HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode()
-_HELD = list[socket.socket]()
 
 
 @dataclass
@@ -98,21 +88,14 @@ def visiting(url: str) -> Iterator[Visitor]:
         yield Visitor(http)
 
 
-def newcomer(visitor: Visitor) -> Visitor:
+def send(visitor: Visitor, event: str, data: list[Any], event_data: Any) -> Tally:
+    """Send an event in a new session, and read its messages to the end."""
     other = copy(visitor)
     other.session = uuid4().hex
-    return other
-
-
-def send(visitor: Visitor, event: str, data: list[Any], event_data: Any = None, *, leave: bool = False) -> Tally:
-    """Send an event in a new session; read its messages to the end, or leave when it begins."""
-    other = newcomer(visitor)
     sent = other.join(event, data, event_data)
     if not sent.is_success:
         return answer_of(sent)
-    last = other.last("process_starts" if leave else "process_completed")
-    if last.get("msg") == "process_starts":
-        return outcome(answered=True)
+    last = other.last()
     return outcome(last.get("success", False), last.get("output", {}).get("error"))
 
 
@@ -157,47 +140,6 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
             yield send(visitor, event, values, draw.choice((None, *NONSENSE, {"name": "x"}, {"kind": "gif"})))
 
 
-def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
-    """Run each attack this often, from several clients at once."""
-    attacks: list[Callable[[Visitor, int], Tally]] = [unread, half_open, opened, bombs]
-    with ThreadPoolExecutor(8) as pool:
-        for attack in attacks:
-            yield from pool.map(partial(attack, visitor), range(times))
-
-
-def unread(visitor: Visitor, number: int) -> Tally:
-    """Request a long answer and never fetch it; it must be queued if there is room, not refused for its size."""
-    sent = newcomer(visitor).join("code", visitor.values("code", prompt=EMOJI))
-    return outcome(sent.is_success, sent.status_code == 503 and sent.text)
-
-
-def half_open(visitor: Visitor, number: int) -> Tally:
-    """Leave ten connections idle, in the middle of a header or of a body; the front page must still answer."""
-    for _ in range(10):
-        _HELD.append(socket.create_connection((visitor.http.base_url.host, visitor.http.base_url.port or 80)))
-        _HELD[-1].sendall((b"", b"GET / HTTP/1.1\r\nHost: ", _HALF_A_BODY)[number % 3])
-    return outcome(httpx.get(visitor.http.base_url, timeout=SECONDS, trust_env=False).is_success)
-
-
-def opened(visitor: Visitor, number: int) -> Tally:
-    """Open a file with too many turns, or with as many as allowed; leave or stay."""
-    turns = (20_000, MAX_TURNS)[number // 2 % 2]
-    saved = comparison() | {"history": [{"prompt": "a", "answer": "*b* " * 50}] * turns}
-    sent = visitor.http.post(f"{API}/upload", files={"files": ("race.json", json.dumps(saved).encode())})
-    if not sent.is_success:
-        return answer_of(sent)
-    file = {"path": sent.json()[0], "meta": {"_type": "gradio.FileData"}}
-    return send(visitor, "open_run", [file], leave=number % 2 == 0)
-
-
-def bombs(visitor: Visitor, number: int) -> Tally:
-    """Share a run that is small when sent but large or slow to draw, or no run at all."""
-    text = json.dumps(comparison() | {"prompt": "\n" * (4 * 2**20)}).encode()
-    record = b64encode(gzip.compress((text, bytes(2**26), b"{}")[number % 3])).decode()
-    sent = {"kind": ("gif", "png", "html", ["gif"])[number // 3 % 4], "record": record}
-    return send(visitor, "share", [], sent, leave=number % 2 == 0)
-
-
 @contextmanager
 def watched(app: App, tally: Tally) -> Iterator[None]:
     """Meanwhile, poll the front page and the memory of server and engine."""
@@ -227,10 +169,6 @@ def watched(app: App, tally: Tally) -> Iterator[None]:
             thread.join()
 
 
-def comparison() -> dict[str, Any]:
-    return schema.to_json(compared(num_assistant_tokens=3))
-
-
 def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
     total, log = Tally(), folder / "log"
     (folder / "models").mkdir()
@@ -246,7 +184,6 @@ def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
         add(crowd(app.url, counts["clients"]), "crowd")
         with visiting(app.url) as visitor:
             add(fuzz(visitor, counts["requests"], seed), "fuzz")
-            add(flood(visitor, counts["floods"]), "flood")
         add(crowd(app.url, counts["dropped"], leave=True), "deserters")
     said = log.read_text(encoding="utf-8", errors="replace")
     total.tracebacks += said.count("Traceback (most recent call last)")
