@@ -11,11 +11,11 @@ import argparse
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -37,45 +37,15 @@ NONSENSE += ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"va
 JSON = {"Content-Type": "application/json"}
 
 
-@dataclass
-class Tally:
-    """Counts of attempts. `unexplained` ones got no reason for a refusal, `mixed_up` ones somebody else's answer.
-    `silence` is the longest wait for the front page, in seconds.
-    """
-
-    tried: int = 0
-    answered: int = 0
-    refused: int = 0
-    unexplained: int = 0
-    tracebacks: int = 0
-    mixed_up: int = 0
-    server_bytes: int = 0
-    engine_bytes: int = 0
-    silence: float = 0.0
-
-    def add(self, other: "Tally") -> None:
-        """Add counts; of other figures, keep the larger one."""
-        for field in fields(self):
-            both, counted = (getattr(self, field.name), getattr(other, field.name)), field.name in _COUNTED
-            setattr(self, field.name, sum(both) if counted else max(both))
-
-    @property
-    def held(self) -> bool:
-        """Whether every attempt is accounted for; `silence` is left out, since a busy machine alone can cause it."""
-        wrong = self.unexplained + self.tracebacks + self.mixed_up
-        small = max(self.server_bytes, self.engine_bytes) < MOST_BYTES
-        return wrong == 0 and self.answered + self.refused == self.tried and small
+OUTCOMES = ("answered", "refused", "unexplained", "mixed_up")
 
 
-_COUNTED = ("tried", "answered", "refused", "unexplained", "tracebacks", "mixed_up")
+def outcome(answered: bool, words: object = "") -> str:
+    """Return which outcome an attempt had; one that was refused without a reason is unexplained."""
+    return "answered" if answered else "refused" if words else "unexplained"
 
 
-def outcome(answered: bool, words: object = "") -> Tally:
-    """A refusal counts as explained if it has a reason."""
-    return Tally(1, answered, not answered and bool(words), not answered and not words)
-
-
-def answer_of(response: httpx.Response) -> Tally:
+def answer_of(response: httpx.Response) -> str:
     return outcome(response.is_success, response.text)
 
 
@@ -88,7 +58,7 @@ def visiting(url: str) -> Iterator[Visitor]:
         yield Visitor(http)
 
 
-def send(visitor: Visitor, event: str, data: list[Any], event_data: Any) -> Tally:
+def send(visitor: Visitor, event: str, data: list[Any], event_data: Any) -> str:
     """Send an event in a new session, and read its messages to the end."""
     other = copy(visitor)
     other.session = uuid4().hex
@@ -99,18 +69,19 @@ def send(visitor: Visitor, event: str, data: list[Any], event_data: Any) -> Tall
     return outcome(last.get("success", False), last.get("output", {}).get("error"))
 
 
-def compare(visitor: Visitor, prompt: str, tokens: int, *, leave: bool = False) -> Tally:
+def compare(visitor: Visitor, prompt: str, tokens: int, *, leave: bool = False) -> str:
     """The answer must be to this prompt, and of this length."""
     answer = visitor.compare(prompt, tokens, leave=leave)
     if leave or answer is None or "plain" not in answer:
         return outcome(leave)
-    return Tally(1, 1, mixed_up=(answer["prompt"], len(answer["plain"]["token_ids"])) != (prompt, tokens))
+    own = (answer["prompt"], len(answer["plain"]["token_ids"])) == (prompt, tokens)
+    return "answered" if own else "mixed_up"
 
 
-def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
+def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[str]:
     """Compare for many clients at once, each with its own prompt and length; or let all leave long runs."""
 
-    def ask(number: int) -> Tally:
+    def ask(number: int) -> str:
         with visiting(url) as visitor:
             return compare(visitor, f"Client {number}", 2000 if leave else 8 + number, leave=leave)
 
@@ -120,7 +91,7 @@ def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
         yield compare(visitor, "The one who stays", 9)
 
 
-def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
+def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[str]:
     """Send nonsense to the page's events and Gradio's endpoints; every hundredth request is a valid run."""
     draw = random.Random(seed)
     for number in range(1, requests + 1):
@@ -141,22 +112,25 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
 
 
 @contextmanager
-def watched(app: App, tally: Tally) -> Iterator[None]:
-    """Meanwhile, poll the front page and the memory of server and engine."""
+def watched(app: App, most: dict[str, float]) -> Iterator[None]:
+    """Meanwhile, keep the longest wait for the front page, in seconds, and the most memory of server and engine."""
     over, server = Event(), psutil.Process(app.process.pid)
+
+    def keep(name: str, value: float) -> None:
+        most[name] = max(most.get(name, 0.0), value)
 
     def ask() -> None:
         while not over.wait(0.2):
             began = monotonic()
             with suppress(httpx.TransportError):
                 answered = httpx.get(app.url, timeout=SECONDS, trust_env=False).is_success
-                tally.silence = max(tally.silence, monotonic() - began if answered else SECONDS)
+                keep("silence", monotonic() - began if answered else SECONDS)
 
     def look() -> None:
         while not over.wait(0.2):
             with suppress(psutil.Error, StopIteration):
-                tally.server_bytes = max(tally.server_bytes, server.memory_info().rss)
-                tally.engine_bytes = max(tally.engine_bytes, app.engine().memory_info().rss)
+                keep("server_bytes", server.memory_info().rss)
+                keep("engine_bytes", app.engine().memory_info().rss)
 
     threads = [Thread(target=work, daemon=True) for work in (ask, look)]
     for thread in threads:
@@ -169,27 +143,20 @@ def watched(app: App, tally: Tally) -> Iterator[None]:
             thread.join()
 
 
-def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
-    total, log = Tally(), folder / "log"
+def besieged(counts: dict[str, int], seed: int, folder: Path) -> dict[str, float]:
+    """Return the number of attempts by outcome, of tracebacks, and what `watched` keeps."""
+    found, most, log = Counter[str](dict.fromkeys(OUTCOMES, 0)), dict[str, float](), folder / "log"
     (folder / "models").mkdir()
-
-    def add(part: Iterator[Tally], name: str) -> None:
-        began, before = monotonic(), total.tried
-        for found in part:
-            total.add(found)
-        print(f"{name}: {total.tried - before} tried in {monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-
     arguments = ("-m", "tests.support.scripted_app", folder / "models")
-    with started(folder, *arguments, log=log, SPACE_ID="somebody/specdemo") as app, watched(app, total):
-        add(crowd(app.url, counts["clients"]), "crowd")
+    with started(folder, *arguments, log=log, SPACE_ID="somebody/specdemo") as app, watched(app, most):
+        found.update(crowd(app.url, counts["clients"]))
         with visiting(app.url) as visitor:
-            add(fuzz(visitor, counts["requests"], seed), "fuzz")
-        add(crowd(app.url, counts["dropped"], leave=True), "deserters")
+            found.update(fuzz(visitor, counts["requests"], seed))
+        found.update(crowd(app.url, counts["dropped"], leave=True))
     said = log.read_text(encoding="utf-8", errors="replace")
-    total.tracebacks += said.count("Traceback (most recent call last)")
-    if total.tracebacks:
+    if tracebacks := said.count("Traceback (most recent call last)"):
         print(said, file=sys.stderr)
-    return total
+    return {"tried": found.total(), **found, "tracebacks": tracebacks, **most}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -200,9 +167,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     counts = vars(parser.parse_args(arguments))
     seed, began = counts.pop("seed"), monotonic()
     with TemporaryDirectory() as folder:
-        tally = besieged(counts, seed, Path(folder))
-    print(json.dumps(asdict(tally) | {"seconds": round(monotonic() - began)}))
-    return 0 if tally.held and tally.silence < MOST_SILENCE else 1
+        found = besieged(counts, seed, Path(folder))
+    print(json.dumps(found | {"seconds": round(monotonic() - began)}))
+    wrong = found["unexplained"] + found["mixed_up"] + found["tracebacks"]
+    small = max(found["server_bytes"], found["engine_bytes"]) < MOST_BYTES
+    return 0 if wrong == 0 and small and found["silence"] < MOST_SILENCE else 1
 
 
 if __name__ == "__main__":

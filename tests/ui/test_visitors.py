@@ -9,7 +9,7 @@ from gradio_client import Client
 
 from specdemo.exports import schema
 from tests.support.browser import App, started
-from tests.support.visitors import API, Visitor
+from tests.support.visitors import Visitor
 
 SESSIONS, VISITS = 5, 8
 PROXY = "socks5://192.0.2.1:1080"
@@ -41,7 +41,6 @@ def test_the_endpoint_returns_one_comparison(http: httpx.Client) -> None:
     called = Visitor(http).compare("Say", 8)
     assert called is not None
     assert len(schema.from_json(called).plain.token_ids) == 8
-    assert http.post(f"{API}/run/compare", json={"data": ["Say"]}).status_code == 404, "which is no queue"
 
 
 def test_a_dropped_connection_frees_the_engine(http: httpx.Client) -> None:
