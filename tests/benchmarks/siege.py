@@ -1,7 +1,6 @@
 """Attack the app as hostile visitors and accidents would, and count what happens.
 
-    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--floods 200] [--dropped 50]
-                                     [--kills 3] [--seed 0]
+    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--dropped 50] [--seed 0]
 
 Prints one line of JSON. Exits with 1 after an attempt that was neither answered nor refused with a reason, a
 traceback, somebody else's answer, a server or an engine of 1.5 GB, or a front page that took 2 seconds. Engines are
@@ -9,92 +8,44 @@ scripted; the soak measures growth on real ones.
 """
 
 import argparse
-import gzip
 import json
 import random
-import signal
-import socket
 import sys
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import asdict, dataclass, fields
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import psutil
 
-from specdemo.capabilities import EngineName
-from specdemo.engines.base import PREFILL_CHUNK
-from specdemo.errors import EngineError
-from specdemo.exports import schema
-from specdemo.racing.race import race
-from specdemo.racing.worker import Worker
-from specdemo.records import MAX_TURNS, Comparison, ModelPair, Phase, Slice
-from specdemo.settings import GenerationSettings
 from tests.support.browser import App, started
-from tests.support.failing import send_signal
-from tests.support.scripted import ScriptedEngine
 from tests.support.visitors import API, Visitor
 
-COUNTS = {"clients": 50, "requests": 2000, "floods": 200, "dropped": 50, "kills": 3}
+COUNTS = {"clients": 50, "requests": 2000, "dropped": 50}
 MOST_BYTES, MOST_SILENCE = 1.5e9, 2.0
 SECONDS = 120  # after which an answer counts as missing
-EMOJI = "\N{GRINNING FACE}" * 2**17  # half a megabyte, in JSON and in Python
 NONSENSE: tuple[Any, ...] = (None, [], {}, "", "x" * 5000, "<b>", "\ud800", "a\0b", -1, 0.5, 10**30, ["a"], [["a"]])
 NONSENSE += ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"value": "x", "__type__": "update"})
 JSON = {"Content-Type": "application/json"}
-_HALF_A_BODY = f"POST {API}/queue/join HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode()
-_HELD = list[socket.socket]()
 
 
-@dataclass
-class Tally:
-    """Counts of attempts. `unexplained` ones got no reason for a refusal, `mixed_up` ones somebody else's answer.
-    `silence` is the longest wait for the front page, in seconds.
-    """
-
-    tried: int = 0
-    answered: int = 0
-    refused: int = 0
-    unexplained: int = 0
-    tracebacks: int = 0
-    mixed_up: int = 0
-    server_bytes: int = 0
-    engine_bytes: int = 0
-    silence: float = 0.0
-
-    def add(self, other: "Tally") -> None:
-        """Add counts; of other figures, keep the larger one."""
-        for field in fields(self):
-            both, counted = (getattr(self, field.name), getattr(other, field.name)), field.name in _COUNTED
-            setattr(self, field.name, sum(both) if counted else max(both))
-
-    @property
-    def held(self) -> bool:
-        """Whether every attempt is accounted for; `silence` is left out, since a busy machine alone can cause it."""
-        wrong = self.unexplained + self.tracebacks + self.mixed_up
-        small = max(self.server_bytes, self.engine_bytes) < MOST_BYTES
-        return wrong == 0 and self.answered + self.refused == self.tried and small
+OUTCOMES = ("answered", "refused", "unexplained", "mixed_up")
 
 
-_COUNTED = ("tried", "answered", "refused", "unexplained", "tracebacks", "mixed_up")
+def outcome(answered: bool, words: object = "") -> str:
+    """Return which outcome an attempt had; one that was refused without a reason is unexplained."""
+    return "answered" if answered else "refused" if words else "unexplained"
 
 
-def outcome(answered: bool, words: object = "") -> Tally:
-    """A refusal counts as explained if it has a reason."""
-    return Tally(1, answered, not answered and bool(words), not answered and not words)
-
-
-def answer_of(response: httpx.Response) -> Tally:
+def answer_of(response: httpx.Response) -> str:
     return outcome(response.is_success, response.text)
 
 
@@ -107,36 +58,30 @@ def visiting(url: str) -> Iterator[Visitor]:
         yield Visitor(http)
 
 
-def newcomer(visitor: Visitor) -> Visitor:
+def send(visitor: Visitor, event: str, data: list[Any], event_data: Any) -> str:
+    """Send an event in a new session, and read its messages to the end."""
     other = copy(visitor)
     other.session = uuid4().hex
-    return other
-
-
-def send(visitor: Visitor, event: str, data: list[Any], event_data: Any = None, *, leave: bool = False) -> Tally:
-    """Send an event in a new session; read its messages to the end, or leave when it begins."""
-    other = newcomer(visitor)
     sent = other.join(event, data, event_data)
     if not sent.is_success:
         return answer_of(sent)
-    last = other.last("process_starts" if leave else "process_completed")
-    if last.get("msg") == "process_starts":
-        return outcome(answered=True)
+    last = other.last()
     return outcome(last.get("success", False), last.get("output", {}).get("error"))
 
 
-def compare(visitor: Visitor, prompt: str, tokens: int, *, leave: bool = False) -> Tally:
+def compare(visitor: Visitor, prompt: str, tokens: int, *, leave: bool = False) -> str:
     """The answer must be to this prompt, and of this length."""
     answer = visitor.compare(prompt, tokens, leave=leave)
     if leave or answer is None or "plain" not in answer:
         return outcome(leave)
-    return Tally(1, 1, mixed_up=(answer["prompt"], len(answer["plain"]["token_ids"])) != (prompt, tokens))
+    own = (answer["prompt"], len(answer["plain"]["token_ids"])) == (prompt, tokens)
+    return "answered" if own else "mixed_up"
 
 
-def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
+def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[str]:
     """Compare for many clients at once, each with its own prompt and length; or let all leave long runs."""
 
-    def ask(number: int) -> Tally:
+    def ask(number: int) -> str:
         with visiting(url) as visitor:
             return compare(visitor, f"Client {number}", 2000 if leave else 8 + number, leave=leave)
 
@@ -146,7 +91,7 @@ def crowd(url: str, clients: int, *, leave: bool = False) -> Iterator[Tally]:
         yield compare(visitor, "The one who stays", 9)
 
 
-def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
+def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[str]:
     """Send nonsense to the page's events and Gradio's endpoints; every hundredth request is a valid run."""
     draw = random.Random(seed)
     for number in range(1, requests + 1):
@@ -166,64 +111,26 @@ def fuzz(visitor: Visitor, requests: int, seed: int) -> Iterator[Tally]:
             yield send(visitor, event, values, draw.choice((None, *NONSENSE, {"name": "x"}, {"kind": "gif"})))
 
 
-def flood(visitor: Visitor, times: int) -> Iterator[Tally]:
-    """Run each attack this often, from several clients at once."""
-    attacks: list[Callable[[Visitor, int], Tally]] = [unread, half_open, opened, bombs]
-    with ThreadPoolExecutor(8) as pool:
-        for attack in attacks:
-            yield from pool.map(partial(attack, visitor), range(times))
-
-
-def unread(visitor: Visitor, number: int) -> Tally:
-    """Request a long answer and never fetch it; it must be queued if there is room, not refused for its size."""
-    sent = newcomer(visitor).join("code", visitor.values("code", prompt=EMOJI))
-    return outcome(sent.is_success, sent.status_code == 503 and sent.text)
-
-
-def half_open(visitor: Visitor, number: int) -> Tally:
-    """Leave ten connections idle, in the middle of a header or of a body; the front page must still answer."""
-    for _ in range(10):
-        _HELD.append(socket.create_connection((visitor.http.base_url.host, visitor.http.base_url.port or 80)))
-        _HELD[-1].sendall((b"", b"GET / HTTP/1.1\r\nHost: ", _HALF_A_BODY)[number % 3])
-    return outcome(httpx.get(visitor.http.base_url, timeout=SECONDS, trust_env=False).is_success)
-
-
-def opened(visitor: Visitor, number: int) -> Tally:
-    """Open a file with too many turns, or with as many as allowed; leave or stay."""
-    turns = (20_000, MAX_TURNS)[number // 2 % 2]
-    saved = comparison() | {"history": [{"prompt": "a", "answer": "*b* " * 50}] * turns}
-    sent = visitor.http.post(f"{API}/upload", files={"files": ("race.json", json.dumps(saved).encode())})
-    if not sent.is_success:
-        return answer_of(sent)
-    file = {"path": sent.json()[0], "meta": {"_type": "gradio.FileData"}}
-    return send(visitor, "open_run", [file], leave=number % 2 == 0)
-
-
-def bombs(visitor: Visitor, number: int) -> Tally:
-    """Share a run that is small when sent but large or slow to draw, or no run at all."""
-    text = json.dumps(comparison() | {"prompt": "\n" * (4 * 2**20)}).encode()
-    record = b64encode(gzip.compress((text, bytes(2**26), b"{}")[number % 3])).decode()
-    sent = {"kind": ("gif", "png", "html", ["gif"])[number // 3 % 4], "record": record}
-    return send(visitor, "share", [], sent, leave=number % 2 == 0)
-
-
 @contextmanager
-def watched(app: App, tally: Tally) -> Iterator[None]:
-    """Meanwhile, poll the front page and the memory of server and engine."""
+def watched(app: App, most: dict[str, float]) -> Iterator[None]:
+    """Meanwhile, keep the longest wait for the front page, in seconds, and the most memory of server and engine."""
     over, server = Event(), psutil.Process(app.process.pid)
+
+    def keep(name: str, value: float) -> None:
+        most[name] = max(most.get(name, 0.0), value)
 
     def ask() -> None:
         while not over.wait(0.2):
             began = monotonic()
             with suppress(httpx.TransportError):
                 answered = httpx.get(app.url, timeout=SECONDS, trust_env=False).is_success
-                tally.silence = max(tally.silence, monotonic() - began if answered else SECONDS)
+                keep("silence", monotonic() - began if answered else SECONDS)
 
     def look() -> None:
         while not over.wait(0.2):
             with suppress(psutil.Error, StopIteration):
-                tally.server_bytes = max(tally.server_bytes, server.memory_info().rss)
-                tally.engine_bytes = max(tally.engine_bytes, app.engine().memory_info().rss)
+                keep("server_bytes", server.memory_info().rss)
+                keep("engine_bytes", app.engine().memory_info().rss)
 
     threads = [Thread(target=work, daemon=True) for work in (ask, look)]
     for thread in threads:
@@ -236,62 +143,20 @@ def watched(app: App, tally: Tally) -> Iterator[None]:
             thread.join()
 
 
-def comparison() -> dict[str, Any]:
-    *_, found = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
-    assert isinstance(found, Comparison)
-    return schema.to_json(found)
-
-
-# Engines
-
-
-def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
-    sleep(0.2)
-    return ScriptedEngine(step=0.004, real_time=True)
-
-
-def kills(times: int) -> Iterator[Tally]:
-    """Kill the engine in every phase of a run; the run must end with a reason, and the next one succeed."""
-    pair, short = ScriptedEngine().pair, GenerationSettings(max_new_tokens=16, ignore_eos=True)
-    for _ in range(times):
-        for moment in ("loading", "warming up", "prefilling", "racing"):
-            worker, words = Worker(load), ""
-            try:
-                for event in worker.compare(pair, "word " * 3 * PREFILL_CHUNK, short):
-                    now = event.name if isinstance(event, Phase) else "racing" if isinstance(event, Slice) else None
-                    if now == moment:
-                        send_signal(worker, signal.SIGKILL)
-            except EngineError as error:
-                words = str(error)
-            yield outcome(False, words)
-            last = list(worker.compare(pair, "Say", short))[-1]
-            yield outcome(isinstance(last, Comparison) and last.prompt == "Say")
-            worker.close()
-
-
-def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
-    total, log = Tally(), folder / "log"
+def besieged(counts: dict[str, int], seed: int, folder: Path) -> dict[str, float]:
+    """Return the number of attempts by outcome, of tracebacks, and what `watched` keeps."""
+    found, most, log = Counter[str](dict.fromkeys(OUTCOMES, 0)), dict[str, float](), folder / "log"
     (folder / "models").mkdir()
-
-    def add(part: Iterator[Tally], name: str) -> None:
-        began, before = monotonic(), total.tried
-        for found in part:
-            total.add(found)
-        print(f"{name}: {total.tried - before} tried in {monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-
     arguments = ("-m", "tests.support.scripted_app", folder / "models")
-    with started(folder, *arguments, log=log, SPACE_ID="somebody/specdemo") as app, watched(app, total):
-        add(crowd(app.url, counts["clients"]), "crowd")
+    with started(folder, *arguments, log=log, SPACE_ID="somebody/specdemo") as app, watched(app, most):
+        found.update(crowd(app.url, counts["clients"]))
         with visiting(app.url) as visitor:
-            add(fuzz(visitor, counts["requests"], seed), "fuzz")
-            add(flood(visitor, counts["floods"]), "flood")
-        add(crowd(app.url, counts["dropped"], leave=True), "deserters")
+            found.update(fuzz(visitor, counts["requests"], seed))
+        found.update(crowd(app.url, counts["dropped"], leave=True))
     said = log.read_text(encoding="utf-8", errors="replace")
-    total.tracebacks += said.count("Traceback (most recent call last)")
-    if total.tracebacks:
+    if tracebacks := said.count("Traceback (most recent call last)"):
         print(said, file=sys.stderr)
-    add(kills(counts["kills"]), "kills")
-    return total
+    return {"tried": found.total(), **found, "tracebacks": tracebacks, **most}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -302,9 +167,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     counts = vars(parser.parse_args(arguments))
     seed, began = counts.pop("seed"), monotonic()
     with TemporaryDirectory() as folder:
-        tally = besieged(counts, seed, Path(folder))
-    print(json.dumps(asdict(tally) | {"seconds": round(monotonic() - began)}))
-    return 0 if tally.held and tally.silence < MOST_SILENCE else 1
+        found = besieged(counts, seed, Path(folder))
+    print(json.dumps(found | {"seconds": round(monotonic() - began)}))
+    wrong = found["unexplained"] + found["mixed_up"] + found["tracebacks"]
+    small = max(found["server_bytes"], found["engine_bytes"]) < MOST_BYTES
+    return 0 if wrong == 0 and small and found["silence"] < MOST_SILENCE else 1
 
 
 if __name__ == "__main__":

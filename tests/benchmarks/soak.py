@@ -18,9 +18,10 @@ from time import monotonic, sleep
 import psutil
 from playwright.sync_api import Page, expect, sync_playwright
 
+from specdemo.exports import schema
 from specdemo.ui.server import SESSIONS
-from tests.benchmarks.siege import comparison
 from tests.support.browser import FLAGS, WAIT, App, installed, messages, open_tab, run, start, started
+from tests.support.proposals import compared
 
 WARM_CYCLES = 3  # after which everything was used once
 # with a run, a search and an opened file; without reloads, 15 cycles added 1 MB in all (29 November 2026), and of 800
@@ -65,7 +66,7 @@ def main() -> int:
     with TemporaryDirectory() as name, sync_playwright() as playwright:
         folder, log, cycles = Path(name), Path(name, "log"), 0
         (temporary := folder / "tmp").mkdir()
-        (saved := folder / "race.json").write_text(json.dumps(comparison()))
+        (saved := folder / "race.json").write_text(json.dumps(schema.to_json(compared())))
         with started(folder, "-m", "specdemo", "serve", log=log, TMPDIR=str(temporary)) as app:
             page = playwright.chromium.launch(executable_path=installed(), args=FLAGS).new_page()
             page.set_default_timeout(WAIT)

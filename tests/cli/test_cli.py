@@ -1,5 +1,4 @@
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -12,11 +11,8 @@ from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair
 from specdemo.cli.terminal import progress
-from specdemo.exports import schema
-from specdemo.models.catalogue import BUNDLED, PAIR_VARIABLE
-from specdemo.models.devices import PROPERTIES_VARIABLE
+from specdemo.models.catalogue import BUNDLED
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from tests.conftest import PROMPTS
 from tests.support.scripted import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,21 +25,6 @@ def test_a_spaces_app_file_runs_serve(capsys: pytest.CaptureFixture[str], monkey
         runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
     assert ended.value.code == 0
     assert "specdemo serve" in capsys.readouterr().out
-
-
-@pytest.mark.openvino
-def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) -> None:
-    options = "--max-new-tokens 48 --ignore-eos --num-assistant-tokens 4 --repeats 1 --json -"
-    command = [sys.executable, "-W", "error", "-m", "tests.support.hurried", "compare", PROMPTS[0], *options.split()]
-    variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", PAIR_VARIABLE: "story-pair"}
-    variables |= {name: os.environ[name] for name in ("XDG_CACHE_HOME", PROPERTIES_VARIABLE)}
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    data = json.loads(done.stdout)
-    assert data["schema"] == 3
-    assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 48
-    assert data["summary"]["identical"] is True
-    assert schema.from_json(data).prompt == PROMPTS[0]
 
 
 def test_the_headline_counts_its_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

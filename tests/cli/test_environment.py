@@ -33,12 +33,18 @@ FAULTS = {
 
 def said(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "HOME"} | variables
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
-def test_the_page_needs_no_proxy_and_no_certificate() -> None:
-    found = said("import os, specdemo.ui.page; print(os.environ['NO_PROXY'], os.environ['SSL_CERT_FILE'])", **FAULTS)
-    assert found.stdout.split() == [FAULTS["NO_PROXY"], FAULTS["SSL_CERT_FILE"]], found.stderr
+def test_the_page_needs_no_proxy_no_certificate_and_no_engine_for_its_first_response() -> None:
+    code = """if True:
+        import os, sys
+        from specdemo.ui.page import look, routes
+        routes(), look()
+        print(os.environ["NO_PROXY"], os.environ["SSL_CERT_FILE"], {"openvino", "plotly"} & {*sys.modules})"""
+    found = said(code, **FAULTS)
+    assert found.stdout.split() == [FAULTS["NO_PROXY"], FAULTS["SSL_CERT_FILE"], "set()"], found.stderr
 
 
 def test_a_variable_that_a_library_cannot_read_is_named() -> None:

@@ -48,24 +48,55 @@ def test_half_copied_folders(copy: Path, tmp_path: Path) -> None:
 
 
 LINEAR = '{"text_config": {"layer_types": ["linear_attention"]}}'
+ENCODED, NO_ENCODER = (
+    '{"model_type": "t5", "is_encoder_decoder": true}',
+    "encoder–decoder, .* choose a decoder-only model",
+)
+DAMAGED = ("{", "\xff\xfe", "[" * 100_000, '{"architectures": 3, "vocab_size": -1}', '{"text_config": 3}')
+REFUSED = [  # files, what stands in them instead (nothing: they are missing), and the reason
+    ("config.json", '{"architectures": ["DFlashDraftModel"]}', "is a DFlash draft, .* choose an EAGLE-3 head, or a"),
+    ("config.json", '{"dflash_config": {}}', "'copy' is a DFlash draft"),
+    ("config.json", LINEAR, "linear attention, .* choose a model with a KV cache in every layer"),
+    ("config.json", ENCODED, "encoder–decoder, .* choose a decoder-only model"),
+    ("openvino_encoder_model.xml", ENCODED, "encoder–decoder, .* choose a decoder-only model"),
+    *(("config.json", content, r"config\.json .* copy the folder again") for content in DAMAGED),
+    ("openvino_model.bin", _POINTER, "only a Git LFS pointer; fetch it with: git lfs pull"),
+    ("openvino_tokenizer.xml", _POINTER, "only a Git LFS pointer"),
+    ("openvino_*tokenizer.*", "", "no OpenVINO tokenizer; convert it with: convert_tokenizer MODEL"),
+    ("openvino_detokenizer.*", "", "no OpenVINO detokenizer; convert it with: convert_tokenizer MODEL"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "reason"), REFUSED, ids=range(len(REFUSED)))
+def test_a_folder_that_cannot_run_is_refused_with_the_reason(
+    copy: Path, file: str, content: str, reason: str
+) -> None:
+    for path in [*copy.glob(file)] or [copy / file]:
+        path.unlink(missing_ok=True)
+        if content:
+            path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(FolderError, match=reason):
+        inspect_folder(copy)
+
+
+def test_a_configuration_of_gigabytes_is_damaged(copy: Path) -> None:
+    os.truncate(copy / "config.json", 3 << 30)  # sparse: takes no space on the disk
+    with pytest.raises(FolderError, match=r"config\.json .* copy the folder again"):
+        inspect_folder(copy)
 
 
 @pytest.mark.parametrize(
-    ("config", "mode", "reason"),
+    ("before", "after", "reason"),
     [
-        ('{"architectures": ["DFlashDraftModel"]}', "other", "is a DFlash draft, .* choose an EAGLE-3 head, or a"),
-        ('{"dflash_config": {}}', "other", "'copy' is a DFlash draft"),
-        ("{}", "dflash", "'copy' is a DFlash draft"),
-        ("{}", "mtp", "'copy' is a multi-token-prediction head"),
-        (LINEAR, "other", "linear attention, .* choose a model with a KV cache in every layer"),
+        ("</net>", '<rt_info><dflash_mode value="True" /></rt_info></net>', "'copy' is a DFlash draft"),
+        ("</net>", '<rt_info><mtp_mode value="True" /></rt_info></net>', "is a multi-token-prediction head"),
+        ('type="ReadValue"', 'type="Relu"', "without a state, .* --task text-generation-with-past"),
     ],
 )
-def test_drafts_and_targets_that_do_not_run_are_refused_by_name(
-    copy: Path, config: str, mode: str, reason: str
-) -> None:
-    (copy / "config.json").write_text(config)
+def test_a_network_that_cannot_run_is_refused_with_why(copy: Path, before: str, after: str, reason: str) -> None:
+    (copy / "config.json").write_text("{}")
     xml = copy / "openvino_model.xml"
-    xml.write_text(xml.read_text().replace("</net>", f'<rt_info><{mode}_mode value="True" /></rt_info></net>'))
+    xml.write_text(xml.read_text().replace(before, after))
     with pytest.raises(FolderError, match=reason):
         inspect_folder(copy)
 
@@ -93,20 +124,6 @@ def test_without_config_json_the_vocabulary_is_the_number_of_logits(copy: Path) 
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"{", b"\xff\xfe", b"[" * 100_000, b'{"architectures": 3, "vocab_size": -1}', b'{"text_config": 3}', None],
-    ids=lambda content: str(content)[:40],
-)
-def test_damaged_config(copy: Path, content: bytes | None) -> None:
-    if content is None:
-        os.truncate(copy / "config.json", 3 << 30)  # sparse: takes no space on the disk
-    else:
-        (copy / "config.json").write_bytes(content)
-    with pytest.raises(FolderError, match=r"config\.json .* copy the folder again"):
-        inspect_folder(copy)
-
-
-@pytest.mark.parametrize(
     "change",
     ['\ufeff{"vocab_size"', '{"limit": [0, Infinity, NaN], "vocab_size"', '{"text_config": null, "vocab_size"'],
 )
@@ -114,26 +131,6 @@ def test_configurations_as_other_programs_write_them(copy: Path, change: str) ->
     (copy / "config.json").write_text(f'{change}: 4096, "max_position_embeddings": 2048}}')
     model = inspect_folder(copy)
     assert (model.vocabulary, model.context_length) == (4096, 2048)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "reason"),
-    [
-        ("openvino_model.xml", None, "without a state, .* --task text-generation-with-past"),
-        ("openvino_model.bin", _POINTER, "only a Git LFS pointer; fetch it with: git lfs pull"),
-        ("openvino_tokenizer.xml", _POINTER, "only a Git LFS pointer"),
-        ("openvino_*tokenizer.*", "", "no OpenVINO tokenizer; convert it with: convert_tokenizer MODEL"),
-        ("openvino_detokenizer.*", "", "no OpenVINO detokenizer; convert it with: convert_tokenizer MODEL"),
-    ],
-)
-def test_exports_that_cannot_run_get_the_reason(copy: Path, file: str, content: str | None, reason: str) -> None:
-    for path in copy.glob(file):
-        text = path.read_text().replace('type="ReadValue"', 'type="Relu"') if content is None else content
-        path.unlink()
-        if text:
-            path.write_text(text)
-    with pytest.raises(FolderError, match=reason):
-        inspect_folder(copy)
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "openvino_tokenizer.xml"])
@@ -144,10 +141,3 @@ def test_a_chat_template_is_found_wherever_genai_looks(copy: Path, place: str) -
         text = file.read_text().replace("<rt_info>", '<rt_info><chat_template value="{{ messages }}"/>', 1)
     file.write_text(text)
     assert inspect_folder(copy).chat_template
-
-
-@pytest.mark.parametrize("file", ["config.json", "openvino_encoder_model.xml"])
-def test_encoder_decoders_are_refused(copy: Path, file: str) -> None:
-    (copy / file).write_text('{"model_type": "t5", "is_encoder_decoder": true}')
-    with pytest.raises(FolderError, match=r"encoder–decoder, .* choose a decoder-only model"):
-        inspect_folder(copy)

@@ -67,12 +67,9 @@ def test_a_gated_pair_is_listed_with_what_it_needs(
     assert draft in text
 
 
-def test_info_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_of_a_model_and_check_of_a_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("info", FIXTURES / "qwen3" / "target") == 0
     assert "512 tokens" in capsys.readouterr().out
-
-
-def test_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "story-pair/target", "story-pair/draft") == 0
     text = capsys.readouterr().out
     assert "Tokenizers: identical." in text

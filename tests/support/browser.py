@@ -25,7 +25,8 @@ from specdemo.records import Comparison
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
+# Plotly catches errors as it loads; V8 would parse its 4.7 MB again for their positions, a third of a second per page
+FLAGS += ["--js-flags=--expose-gc --no-enable-lazy-source-positions", "--enable-precise-memory-info"]
 WAIT = 60_000
 TABS = ("Compare", "Anatomy", "Measure", "Models")
 BRIEF = "/?max_new_tokens=48"  # such runs are exact but for their last tokens (see `scripted_app`)
@@ -119,10 +120,20 @@ def await_playback(page: Page) -> None:
     page.evaluate("document.querySelector('.race').dataset.state = 'before'")
 
 
+def until(page: Page, condition: str) -> None:
+    """Wait for a condition in JavaScript. It is checked in every frame, where `expect` may look once a second."""
+    page.wait_for_function(condition)
+
+
+def ready(page: Page) -> None:
+    """Wait until a page that was opened or reloaded can run."""
+    until(page, "document.querySelector('#run:enabled')")
+
+
 def finish(page: Page) -> None:
     """Skip the playback."""
-    page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
-    expect(page.locator("#run")).to_have_text("Run")
+    begun = "document.querySelector('.race:is([data-state=playing], [data-state=done])')"
+    until(page, f"{begun} && document.querySelector('#run').textContent.trim() === 'Run'")
     skip(page)
 
 
@@ -161,13 +172,13 @@ def messages(page: Page) -> str:
 
 def repeated(page: Page) -> None:
     """Wait until a finished run has been repeated and the page is idle."""
-    expect(page.locator(".screen .range")).to_contain_text(re.compile(r"\d repeat"))
+    until(page, r"/\d repeat/.test(document.querySelector('.screen .range').textContent)")
     rests(page)
 
 
 def skip(page: Page) -> None:
     page.evaluate("document.querySelector('.skip').click()")
-    page.wait_for_selector(".race[data-state=done]")
+    until(page, "document.querySelector('.race[data-state=done]')")
 
 
 def share(page: Page, kind: str) -> None:

@@ -13,15 +13,6 @@ from specdemo.settings import WeightsForm
 
 EMBEDDING, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT = 256, 2, 4, 2, 256, 512
 END = "<|im_end|>"
-# by their first kind of matrices; others are Q8_0
-FILE_TYPES = {
-    "F32": gguf.LlamaFileType.ALL_F32,
-    "F16": gguf.LlamaFileType.MOSTLY_F16,
-    "BF16": gguf.LlamaFileType.MOSTLY_BF16,
-    "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
-    "Q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
-    "Q4_K": gguf.LlamaFileType.MOSTLY_Q4_K_M,
-}
 _VALUE_TYPES = {
     bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT32, float: gguf.GGUFValueType.FLOAT32,
     str: gguf.GGUFValueType.STRING,
@@ -55,7 +46,8 @@ def write(
     writer = gguf.GGUFWriter(path, written)
     writer.add_name("A tiny model")
     kinds = kinds or ("F32",)
-    writer.add_file_type(FILE_TYPES.get(kinds[0], gguf.LlamaFileType.MOSTLY_Q8_0))
+    named = (kind for kind in gguf.LlamaFileType if kinds[0] in kind.name)
+    writer.add_file_type(next(named, gguf.LlamaFileType.MOSTLY_Q8_0))
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(EMBEDDING)
     writer.add_block_count(LAYERS)

@@ -18,8 +18,8 @@ from tests.support.fake_server import Answer, Wait, fake
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = 64 * 1024  # files from this size on are identified by their SHA-256, as in large-file storage
-_API = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)(?:/revision/(?P<revision>[^/]+))?")
-_RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
+_API = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)(?:/revision/[^/]+)?")
+_RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/[^/]+/(?P<file>.+)")
 _PIECE = 64 * 1024
 
 
@@ -44,21 +44,17 @@ class Hub:
         else:
             _refuse(asked, 404, "EntryNotFound")
 
-    def _describe(self, asked: BaseHTTPRequestHandler, repository: str, revision: str | None) -> None:
+    def _describe(self, asked: BaseHTTPRequestHandler, repository: str) -> None:
         folder = self.repositories.get(repository)
         if folder is None:
             _refuse(asked, 401, "RepoNotFound")  # the Hub's answer without a token
-        elif revision not in (None, "main", COMMIT):
-            _refuse(asked, 404, "RevisionNotFound")
         else:
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             siblings = [_sibling(path, path.relative_to(folder).as_posix()) for path in files]
             content = {"id": repository, "sha": COMMIT, "siblings": siblings, "gated": repository in self.gated}
             _send(asked, 200, json.dumps(content).encode())
 
-    def _send_file(
-        self, asked: BaseHTTPRequestHandler, wait: Wait, repository: str, revision: str, file: str
-    ) -> None:
+    def _send_file(self, asked: BaseHTTPRequestHandler, wait: Wait, repository: str, file: str) -> None:
         folder = self.repositories.get(repository)
         if folder is None:
             return _refuse(asked, 401, "RepoNotFound")

@@ -1,11 +1,6 @@
-"""llama.cpp's own server, and a tiny target with a draft for it that guesses some of its tokens; both write ASCII.
-
-python -m tests.support.llama TARGET [DRAFT [THREADS]]
-"""
+"""llama.cpp's own server, and a tiny target with a draft for it that guesses some of its tokens; both write ASCII."""
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,40 +33,24 @@ def write_pair(folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def started(target: Path, draft: Path | None = None, threads: int = 1) -> Iterator[str]:
-    command = [sys.executable, "-m", "tests.support.llama", str(target), str(draft or ""), str(threads)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert address, "it could not start"
-        try:
-            yield address
-        finally:
-            process.kill()
-
-
-def main(target: str, draft: str = "", threads: str = "1") -> None:
-    """Serve on a free port and print the address; end when standard input closes, as with the parent process."""
+    """Serve on a free port, whose address is yielded."""
     params = xllamacpp.CommonParams()
-    params.model.path = target
-    params.model_alias = {Path(target).stem}
+    params.verbosity = -1
+    params.model.path = str(target)
+    params.model_alias = {target.stem}
     params.port = 0
     params.n_parallel, params.n_ctx = 4, 2048  # tokens of all four together
     params.endpoint_metrics = True
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
-    if draft:
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    if draft is not None:
         speculative = params.speculative.draft
         params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
-        speculative.mparams.path = draft
+        speculative.mparams.path = str(draft)
         speculative.n_max = LOOKAHEAD
         speculative.cpuparams.n_threads = speculative.cpuparams_batch.n_threads = 1
-    server = xllamacpp.Server(params)
-    print(server.listening_address, flush=True)
-    sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    server = xllamacpp.Server(params)  # which ends when it is freed
+    yield server.listening_address
+    del server
 
 
 def counters(url: str) -> Counter[str]:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import BRIEF, App, Visit, downloaded, grown, reopen, repeated, run, start
+from tests.support.browser import BRIEF, App, Visit, downloaded, grown, ready, reopen, repeated, run, start
 from tests.support.charts import DATA, assert_drawn, drawn
 
 pytestmark = pytest.mark.browser
@@ -84,7 +84,7 @@ def test_on_a_touch_screen_charts_scroll_and_a_tap_shows_values(visit: Visit) ->
     device.send("Emulation.setDeviceMetricsOverride", size)
     device.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
     page.reload()
-    expect(page.locator("#run")).to_be_enabled()
+    ready(page)
     run(page)
     repeated(page)
     drawn(page, "tokens")

@@ -31,7 +31,13 @@ def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactor
             yield app
 
 
-def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> None:
+def kinds(page: Page, kind: str) -> list[str]:
+    return page.locator(f".pane.speculative .text .token.{kind}").all_text_contents()
+
+
+def test_a_typed_prompt_is_raced_then_a_pair_is_downloaded_and_a_failing_one_does_not_replace_it(
+    visit: Visit,
+) -> None:
     page = visit("/?max_new_tokens=64")
     page.fill("#prompt textarea", "In a deep forest there lived")
     run(page)
@@ -54,14 +60,8 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
     page.hover(".pane.speculative .text .token.rejected")
     expect(page.locator(".tip")).to_contain_text("draft's probability 0.")
     expect(page.locator(".tip")).to_contain_text("(replayed)")
-
-
-def kinds(page: Page, kind: str) -> list[str]:
-    return page.locator(f".pane.speculative .text .token.{kind}").all_text_contents()
-
-
-def test_a_catalogue_pair_is_downloaded_and_used_and_a_failing_one_does_not_replace_it(visit: Visit) -> None:
-    page, name = models_tab(visit("/?max_new_tokens=32")), " + ".join(NAMES)
+    name = " + ".join(NAMES)
+    models_tab(page)
     button = card(page, ENTRY.name).locator("button:not(.answer)")
     button.click()
     expect(page.locator("#download")).to_have_text(f"{ENTRY.title} is on this machine.")

@@ -25,8 +25,9 @@ STYLED = [
 ]
 
 
-def test_the_prompt_its_keys_and_its_examples(visit: Visit) -> None:
+def test_what_scripts_and_style_sheets_name_is_in_gradios_page(visit: Visit) -> None:
     page = visit(BRIEF)
+    assert page.evaluate("names => names.filter(name => !document.querySelector(name))", STYLED) == []
     page.fill(PROMPT, "One")
     page.press(PROMPT, "Shift+Enter")
     page.keyboard.type("two")
@@ -41,12 +42,6 @@ def test_the_prompt_its_keys_and_its_examples(visit: Visit) -> None:
     expect(page.locator(PROMPT)).to_have_value(text)  # our script can set it
     expect(page.locator(".examples .menu")).to_be_hidden()
     page.wait_for_function("text => new URLSearchParams(location.hash.slice(1)).get('prompt') === text", arg=text)
-
-
-def test_the_style_sheets_selectors_exist_in_gradios_page(visit: Visit) -> None:
-    page = visit(BRIEF)
-    missing = page.evaluate("names => names.filter(name => !document.querySelector(name))", STYLED)
-    assert missing == []
     open_tab(page, "Models")
     page.set_viewport_size({"width": 390, "height": 800})
     expect(page.locator("#pair .block").first).to_be_visible()

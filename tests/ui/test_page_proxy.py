@@ -1,27 +1,20 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from specdemo.ui.server import listening
-from tests.support.browser import BRIEF, App, run, started
+from tests.support.browser import BRIEF, ready, run, started
 
 pytestmark = pytest.mark.browser
 ROOT = "/demo"
-
-
-@pytest.fixture(scope="module")
-def below(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    folder = tmp_path_factory.mktemp("below")
-    (folder / "models").mkdir()
-    with started(folder, "-m", "tests.support.scripted_app", folder / "models", GRADIO_ROOT_PATH=ROOT) as app:
-        yield app
 
 
 @contextmanager
@@ -52,11 +45,12 @@ def proxy(target: str) -> Iterator[str]:
         yield url
 
 
-def test_the_page_runs_below_a_proxys_path(below: App, browser: BrowserContext) -> None:
-    with proxy(below.url) as url:
+def test_the_page_runs_below_a_proxys_path(browser: BrowserContext, models_dir: Path, tmp_path: Path) -> None:
+    arguments = ("-m", "tests.support.scripted_app", models_dir)
+    with started(tmp_path, *arguments, GRADIO_ROOT_PATH=ROOT) as below, proxy(below.url) as url:
         page = browser.new_page()
         for address in (below.url + ROOT, f"{url}{ROOT}{BRIEF}"):  # the first as a proxy asks that keeps its path
             page.goto(address)
-            expect(page.locator("#run")).to_be_enabled()  # once an event has restored the settings
+            ready(page)  # once an event has restored the settings
         run(page)
         page.close()

@@ -8,7 +8,18 @@ import pytest
 from playwright.sync_api import expect
 
 from specdemo.records import DraftCounts
-from tests.support.browser import App, Visit, downloaded, open_tab, run, start, started, stop_before_speculative
+from tests.support.browser import (
+    App,
+    Visit,
+    downloaded,
+    grown,
+    open_tab,
+    run,
+    set_slider,
+    start,
+    started,
+    stop_before_speculative,
+)
 from tests.support.fake_server import CHAT, Answer, chat, fake, models
 
 pytestmark = pytest.mark.browser
@@ -41,7 +52,9 @@ def app(chromium: str, addresses: list[str], tmp_path_factory: pytest.TempPathFa
         yield app
 
 
-def test_servers_race_and_addresses_stay_secret(visit: Visit, addresses: list[str]) -> None:
+def test_servers_race_addresses_stay_secret_and_a_race_stops_in_its_plain_half(
+    visit: Visit, addresses: list[str]
+) -> None:
     page = visit("/#max_new_tokens=24&ignore_eos=true")
     expect(page.locator("#header")).to_contain_text("server: ")
     for hidden in ("#engine", "#policy", "#num_assistant_tokens", "#sequential"):
@@ -56,10 +69,10 @@ def test_servers_race_and_addresses_stay_secret(visit: Visit, addresses: list[st
     for url in addresses:
         address = url.removeprefix("http://")
         assert address not in page.content() + comparison.model_dump_json() + config + page.url
-
-
-def test_stop_in_the_plain_half_of_a_race_of_servers(visit: Visit) -> None:
-    page = visit("/#max_new_tokens=2000&ignore_eos=true")
+    open_tab(page, "Compare")
+    page.click("#open-advanced button")
+    set_slider(page, "max_new_tokens", 2000)
     start(page)
-    expect(page.locator(".pane.plain .text [data-index]").nth(3)).to_be_attached()
+    page.wait_for_selector(".race[data-state=playing]")
+    grown(page, 3)
     stop_before_speculative(page)

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import BrowserContext, Route, expect
 
-from tests.support.browser import BRIEF, App, Visit, downloaded, finish, rests, run, watch
+from tests.support.browser import BRIEF, App, Visit, downloaded, finish, ready, rests, run, watch
 
 pytestmark = pytest.mark.browser
 LONG = "/?max_new_tokens=2000"
@@ -38,7 +38,7 @@ def test_a_page_waits_for_the_server_and_holds_no_connection(browser: BrowserCon
     expect(page.locator("#run")).to_be_disabled()
     held.pop().continue_()
     page.unroute("**/queue/join*")
-    expect(page.locator("#run")).to_be_enabled()
+    ready(page)
     run(page)
     expect(page.locator(".grounds")).to_contain_text(re.compile(r"\d repeat"))
     rests(page, seconds=5)  # a browser opens six connections to a host, so a seventh tab would wait

@@ -1,6 +1,5 @@
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from time import monotonic
 
 import httpx
@@ -10,7 +9,7 @@ from gradio_client import Client
 
 from specdemo.exports import schema
 from tests.support.browser import App, started
-from tests.support.visitors import API, Visitor
+from tests.support.visitors import Visitor
 
 SESSIONS, VISITS = 5, 8
 PROXY = "socks5://192.0.2.1:1080"
@@ -22,7 +21,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     folder = tmp_path_factory.mktemp("page")
     (folder / "models").mkdir()
     arguments = ("-m", "tests.support.scripted_app", folder / "models", str(SESSIONS))
-    with started(folder, *arguments, http_proxy=PROXY, HTTP_PROXY=PROXY, ALL_PROXY=PROXY, all_proxy=PROXY) as app:
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"), PROXY)
+    with started(folder, *arguments, log=folder / "log", **proxies) as app:
         yield app
 
 
@@ -41,7 +41,6 @@ def test_the_endpoint_returns_one_comparison(http: httpx.Client) -> None:
     called = Visitor(http).compare("Say", 8)
     assert called is not None
     assert len(schema.from_json(called).plain.token_ids) == 8
-    assert http.post(f"{API}/run/compare", json={"data": ["Say"]}).status_code == 404, "which is no queue"
 
 
 def test_a_dropped_connection_frees_the_engine(http: httpx.Client) -> None:
@@ -53,26 +52,6 @@ def test_a_dropped_connection_frees_the_engine(http: httpx.Client) -> None:
     assert leaves.runs("process_generating", max_new_tokens=2000, ignore_eos=True)["success"]
     assert stays.runs(max_new_tokens=4)["success"]
     assert monotonic() - began < 15  # both comparisons take 40 s
-
-
-def test_the_end_of_the_page_during_a_run_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    log = tmp_path / "log"
-    with (
-        started(tmp_path, "-m", "tests.support.scripted_app", tmp_path / "models", log=log) as app,
-        httpx.Client(base_url=app.url, timeout=120, trust_env=False) as http,
-    ):
-        visitor = Visitor(http)
-        visitor.opens()
-        visitor.join(
-            "find", visitor.values("find", prompt="Say", engine="traced", max_new_tokens=400)
-        ).raise_for_status()
-        messages = visitor.messages()  # which it still reads when the page ends
-        assert any(message["msg"] == "process_generating" for message in messages)
-        app.process.terminate()
-        app.process.wait(20)
-        messages.close()
-    assert log.read_text().splitlines() == [f"The page is at {app.url}; press Ctrl+C to end it."]
 
 
 def test_only_the_latest_visitors_keep_their_session(http: httpx.Client, app: App) -> None:
@@ -90,3 +69,16 @@ def test_only_the_latest_visitors_keep_their_session(http: httpx.Client, app: Ap
     assert "This session has expired. Reload the page." in forgotten["output"]["error"]
     assert first.opens()["success"]
     assert first.runs(max_new_tokens=4)["success"]
+
+
+def test_the_end_of_the_page_during_a_run_is_no_error(http: httpx.Client, app: App) -> None:
+    visitor = Visitor(http)
+    visitor.opens()
+    visitor.join("find", visitor.values("find", prompt="Say", engine="traced", max_new_tokens=400)).raise_for_status()
+    messages = visitor.messages()  # which it still reads when the page ends
+    assert any(message["msg"] == "process_generating" for message in messages)
+    app.process.terminate()  # so this test is the last one
+    app.process.wait(20)
+    messages.close()
+    log = (app.outbound.parent / "log").read_text()
+    assert log == f"The page is at {app.url}; press Ctrl+C to end it.\n", "of all tests"
