@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from specdemo.decoding.lookahead import LONGEST_MATCH, DiscountedMean
 from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
 
-_MAX_PROPOSALS = 64  # tokens
 _MIN_CHANCE = 0.05  # of a copied token: no pass is so cheap that a less likely one pays
 _ID_RANGE = 2**32  # exceeds every token id
 
@@ -40,7 +39,7 @@ class TextIndex(ABC):
 
 
 class NgramIndex(TextIndex):
-    def __init__(self, longest: int, max_tokens: int = _MAX_PROPOSALS) -> None:
+    def __init__(self, longest: int, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(longest)]
         self._read = 0  # tokens whose n-grams are indexed
@@ -99,7 +98,7 @@ class SuffixTree:
     def after(self, ends: Sequence[int], token: int) -> list[int]:
         """Return the nodes of the last 0, 1, 2, … tokens after one more, as far as they have occurred."""
         children = (self._children.get(node * _ID_RANGE + token, 0) for node in ends)
-        return [0, *takewhile(bool, children)][: self.longest + 1]
+        return [0, *takewhile(bool, children)]
 
     def add(self, token: int) -> None:
         end, shorter = [0], 0

@@ -28,9 +28,9 @@ _DISCOUNT = 0.98  # of an outcome's weight with each new one: a passage keeps it
 _BIN_EDGES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 0.99)  # of the draft's probabilities; finer where products need it
 _PRIOR = 4.0  # weight of the assumptions made before there are outcomes, in outcomes
 _PROBE_SHARE = 0.02  # of the time while rounds are plain: the cost of a useless draft
-LONGEST_MATCH = 8  # tokens in a suffix tree; longer ones found nothing more in the text used for tuning
 # how often a copy's next token was right after a match of 1 to 8 tokens, rounded: 88 answers of SmolLM2-135M-Instruct
 _COPY_RATES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85)
+LONGEST_MATCH = len(_COPY_RATES)  # tokens in a suffix tree; longer ones found nothing more in those answers
 _DRAFT_GAIN, _DRAFT_WEIGHT = 1.2, 6.0  # of a draft's rounds before there are any; the weight in plain steps
 _MIN_DRAFT_GAIN = 0.94  # below 1, since what a stopped draft would gain in easier text is lost; found on 88 answers
 _WAIT = 2  # plain steps after a copy that ended: the next often starts a word later; found on 24 tasks that repeat

@@ -100,8 +100,8 @@ def grid(
             if not any(alternative.optional for alternative in alternatives):
                 raise
             refused = error
-    if not variants:
-        raise refused or SettingsError("There is nothing to try; give at least one value.")
+    if refused is not None and not variants:
+        raise refused
     return variants
 
 

@@ -48,7 +48,8 @@ class ByThree(Drafter):
     def __init__(self, clock: Clock, *wrong: int) -> None:
         self.clock, self.wrong, self.learnt = clock, wrong, list[tuple[int, int]]()
 
-    def read(self, text: Sequence[int]) -> None: ...
+    def read(self, text: Sequence[int]) -> None:
+        self.prompt = [*text]
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         self.clock.now += DRAFT
@@ -71,9 +72,11 @@ def test_a_round_commits_what_is_accepted_and_one_token_more(clock: Clock) -> No
     drafter = ByThree(clock, 4, 9)
     steps = decoded(clock, drafter, 10)
     assert [step.ids for step in steps] == [[2], [3, 4], [5, 6, 7, 8], [9], [10, 11]]
+    assert drafter.prompt == [0, 1]
     assert drafter.learnt == [(0, 0), (3, 1), (3, 3), (2, 0), (1, 1)], "no more is proposed than can be committed"
     assert [step.finish_reason for step in steps] == [None] * 4 + ["length"]
     assert [step.logits.shape for step in steps[:2]] == [(1, 100), (4, 100)]
+    assert [Proposal(1, each).probability for each in (None, lambda: np.array([0.25, 0.75]))] == [None, 0.75]
 
 
 def test_a_text_ends_within_accepted_proposals(clock: Clock) -> None:

@@ -1,14 +1,15 @@
 """Verification and sampling: outputs and draws follow the target's distribution."""
 
-from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
+from specdemo.decoding import sampling
+from specdemo.decoding.round import Committed, rejection_sample, rounds
 from specdemo.decoding.sampling import distribution, draw, entropy, greedy_choice, penalised
 from specdemo.records import Outcome, outcomes_from_counts, outcomes_from_ids
 from specdemo.settings import Sampling
@@ -33,7 +34,6 @@ def test_outcomes_follow_from_committed_tokens_unless_the_round_is_impossible(
     assert outcomes_from_ids(proposed, committed) == expected
 
 
-logits = arrays(np.float32, 12, elements=st.floats(-20, 20, width=32))
 LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
 
 
@@ -51,6 +51,9 @@ def test_top_k_and_top_p_keep_the_likeliest() -> None:
     assert sampled(top_p=0.5) == pytest.approx([1, 0, 0, 0])
     assert sampled(top_p=0.51) == pytest.approx([2 / 3, 1 / 3, 0, 0])
     assert sampled(top_p=0.99, top_k=1) == pytest.approx([1, 0, 0, 0])
+    rising = distribution(np.arange(16, dtype=np.float32), Sampling(do_sample=True, top_k=3), ())
+    assert np.flatnonzero(rising).tolist() == [13, 14, 15]
+    assert sampling.greatest_probability(LOGITS, 0) == pytest.approx(0.5)
 
 
 def test_a_penalty_makes_seen_tokens_less_likely() -> None:
@@ -61,20 +64,11 @@ def test_a_penalty_makes_seen_tokens_less_likely() -> None:
     assert greedy_choice(raw, Sampling(), [0]) == 0
 
 
-@given(logits, st.floats(0.05, 2), st.floats(0.01, 1), st.integers(0, 15), st.lists(st.integers(0, 11)))
-def test_a_distribution_sums_to_one(
-    raw: np.ndarray, temperature: float, top_p: float, top_k: int, seen: list[int]
-) -> None:
-    settings = Sampling(do_sample=True, temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=1.3)
-    probabilities = distribution(raw, settings, seen)
-    assert probabilities.sum() == pytest.approx(1)
-    assert probabilities.min() >= 0
-    kept = np.count_nonzero(probabilities)
-    assert 1 <= kept <= (top_k or 12)
-    assert 0 <= entropy(probabilities) <= np.log2(kept) + 1e-9
-    everything = distribution(raw, replace(settings, top_p=1.0, top_k=0), seen)
-    assert probabilities[probabilities > 0].min() >= 0
-    assert everything[probabilities > 0].min() >= everything[probabilities == 0].max(initial=0) - 1e-12
+def test_penalty_temperature_top_p_and_top_k_apply_in_this_order() -> None:
+    raw = np.log(np.array([0.4, 0.3, 0.2, 0.1], np.float32))  # then 0.16, as seen, 0.3, 0.2 and 0.1; then squares
+    settings = Sampling(do_sample=True, repetition_penalty=2, temperature=0.5, top_p=0.8, top_k=2)
+    assert distribution(raw, settings, [0]) == pytest.approx([0, 9 / 13, 4 / 13, 0])
+    assert [entropy(np.array(each)) for each in ([0.5, 0.25, 0.125, 0.125], [1, 0])] == [1.75, 0]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6).filter(any))
@@ -82,6 +76,30 @@ def test_draws_are_as_frequent_as_they_are_probable(weights: list[int]) -> None:
     probabilities = np.array(weights) / sum(weights)
     drawn = [draw(probabilities, (index + 0.5) / sum(weights)) for index in range(sum(weights))]
     assert np.bincount(drawn, minlength=len(weights)).tolist() == weights
+
+
+@pytest.mark.parametrize(
+    ("uniforms", "proposed", "expected"),
+    [
+        ([0.39, 0.1], [0], (1, 0)),  # 0.39 < p / q = 0.4, then the bonus token
+        ([0.41, 0.1], [0], (0, 1)),  # the correction is drawn from max(0, p - q), which excludes 0
+        ([0.4, 0.1], [0], (0, 1)),
+        ([0.99, 0.99, 0.5], [1, 1], (2, 1)),
+    ],
+)
+def test_a_proposal_is_accepted_with_the_ratio_of_its_probabilities(
+    uniforms: list[float], proposed: list[int], expected: tuple[int, int]
+) -> None:
+    p, q = np.array([0.2, 0.8]), np.array([0.5, 0.5])
+    random = SimpleNamespace(random=iter(uniforms).__next__)
+    assert rejection_sample(proposed, [q] * len(proposed), [p] * (len(proposed) + 1), random) == expected
+
+
+def test_rounds_draw_if_they_sample() -> None:
+    target = SimpleNamespace(read=lambda ids: (), logits=lambda ids, last: LOGITS[None])
+    random: Any = SimpleNamespace(random=iter([0.6, 0.8]).__next__)
+    steps = rounds([1], target, None, Sampling(do_sample=True), random, 2, frozenset())
+    assert [step.ids for step in steps if isinstance(step, Committed)] == [[1], [2]]
 
 
 def test_the_ends_of_the_unit_interval_draw_possible_tokens() -> None:

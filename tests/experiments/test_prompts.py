@@ -101,6 +101,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
         ("some.jsonl", lines("Hi".join('""'), ["Hi", "A\nB"]), [task("Hi"), *chat("2", system="")]),
         ("some.csv", '\ufeffPrompt;Task\r\n"Hi; ""you""\nthere";x\r\n', [task('Hi; "you"\nthere', "2", "x")]),
         ("some.csv", "prompts\nHi, you\n\nHo\n", [task("Hi, you", "2"), task("Ho", "4")]),
+        ("some.csv", "Say hi\nHo\n", [task("Say hi"), task("Ho", "2")]),
         ("some.csv", "id,article,highlights\n5,Long,short\n", [task("Long", "5")]),
         ("some.tsv", "Query\tanswer\nHi, you\tx\n", [task("Hi, you", "2")]),
         ("some.tsv", 'id\tprompt\n1\t"First" is what?\n2\t"An open quote\n3\tA lake\n4\tClose it"\n', [
@@ -174,7 +175,7 @@ def test_windows_files_are_read_and_only_line_feeds_end_lines(encoding: str, tmp
 
 
 BAD = {
-    "{": "not JSON",
+    "{": "not JSON (EOF while parsing an object)",
     lines({"turns": [" "]}): "its prompt is empty",
     lines({"prompt": ["x", 3]}): "holds an image or something else that is not text",
     '{"prompt": "\\ud800"}': "not JSON",
@@ -207,7 +208,7 @@ def test_tables_name_their_bad_lines(tmp_path: Path) -> None:
     open_quote = read_prompts(written(tmp_path, "some.csv", 'prompt,task\nok,c\n"a,y\nb,c\n"d" e,c\nlast,c\n'))
     assert [each.prompt for each in open_quote.tasks] == ["ok", "last"]
     assert "so lines 3 to 5 are lost" in next(iter(open_quote.bad)), "no row is lost unnamed"
-    assert [each.prompt for each in file.tasks] == ["ok"]
+    assert ([each.prompt for each in file.tasks], "lost" in file.problems) == (["ok"], False)
     with pytest.raises(FileError, match="row 2: unknown fields"):
         read_prompts(written(tmp_path, "some.csv", "name,age\nAnn,3\n"))
 
@@ -220,6 +221,7 @@ def test_a_preview_shows_the_first_prompts_their_number_and_kinds(tmp_path: Path
     assert about == "a.jsonl: 4 prompts (4 of a)."
     assert "target's own answers, not those in the file" in later
     assert "line 4: not JSON" in unusable
+    assert prompts._some([*map(str, range(14))]).endswith("10, 11 and 2 more")
     assert first == "1: Be brief. → Hi"
     assert third == f"2: {'x' * 200} …"
 
@@ -287,5 +289,6 @@ def test_a_limit_takes_from_every_kind() -> None:
     tasks = bundled_tasks("base")
     kinds = {task.task for task in tasks}
     assert {task.task for task in chosen_tasks(None, "base", len(kinds))} == kinds
-    assert chosen_tasks(None, "base", 1) == tasks[:1]
+    assert chosen_tasks(None, "base", 1) == tasks[:1] == [task(tasks[0].prompt, "openings 1", "openings")]
+    assert chosen_tasks(["Hi"], "base", None) == [task("Hi", "prompt 1", "prompts")]
     assert chosen_tasks(None, "base", None) == chosen_tasks(None, "base", 999) == tasks

@@ -1,5 +1,6 @@
 """Step costs: measured in races, and kept for this machine if it was quiet."""
 
+from collections.abc import Callable, Generator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import pytest
 
 import specdemo.racing.costs as step_costs
+from specdemo.capabilities import EngineName
 from specdemo.engines.base import THOROUGH
 from specdemo.racing.costs import _RoundCost, known_costs, load_costs, measure_costs, save_costs
 from specdemo.racing.warm_up import OtherLoad
+from specdemo.records import Request, Run
+from specdemo.strategies import Plain
 from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
 
@@ -21,6 +25,7 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
     """Set other programs' share of the processor for each measurement; the last one repeats."""
     shares = [0.0]
     monkeypatch.setattr(step_costs, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(step_costs, "perf_counter", lambda: 0.0)
     monkeypatch.setattr(OtherLoad, "share", lambda _: shares.pop(0) if len(shares) > 1 else shares[0])
     return shares
 
@@ -46,20 +51,52 @@ def test_costs_cut_short_by_a_shorter_limit_are_not_kept(load: list[float], monk
     clock = count()
     monkeypatch.setattr(step_costs, "perf_counter", lambda: next(clock) / 1e6)
     load[:] = [0.6]
-    whole = measure_costs(engine())
+    measure_costs(engine())
     load[:] = [0.0]
     share = 0.7 * next(clock)  # of the readings of a whole measurement
     short = measure_costs(engine(), seconds=share / 1e6)
-    for costs in (whole, short):  # whose long rounds were raced, and timed alone
-        assert costs is not None
-        assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(16)])
-        assert costs.drafting == pytest.approx([0.002 * lookahead for lookahead in range(16)])
+    assert short is not None
+    assert short.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(16)])
     assert measure_costs(engine(), seconds=0) is None
     assert load_costs("traced", engine().pair) is None
 
 
+def undivided(run: Run) -> Run:
+    rounds = [step.model_copy(update={"draft_seconds": None}) for step in run.rounds]
+    return run.model_copy(update={"rounds": tuple(rounds)})
+
+
+@pytest.mark.parametrize("on_run", [lambda run: run, undivided])
+@pytest.mark.parametrize(("name", "raced"), [("traced", [4, 15]), ("genai", [1, 2, 3, 4, 7, 15])])
+def test_lookaheads_are_raced_in_turns_where_an_engine_can_change_them(
+    name: EngineName,
+    raced: list[int],
+    on_run: Callable[[Run], Run],
+    load: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, passes = list[Request](), list[int]()
+    timed = engine(name=name, on_run=on_run, on_request=lambda _, request: asked.append(request))
+
+    def pass_seconds(prompt: str, tokens: int) -> Generator[float]:
+        passes.append(tokens)
+        return engine().pass_seconds(prompt, tokens)
+
+    monkeypatch.setattr(timed, "pass_seconds", pass_seconds)
+    costs = measure_costs(timed)
+    assert costs is not None
+    assert passes[:1] == ([5] if name == "traced" else [1] * (on_run is undivided)), "5 tokens are compiled before"
+    assert costs.drafting == pytest.approx([0.002 * lookahead for lookahead in range(16)])
+    assert costs.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(16)])
+    lookaheads = [each.strategy.fixed_lookahead for each in asked if not isinstance(each.strategy, Plain)]
+    assert [*dict.fromkeys(lookaheads)] == raced
+
+
 def test_a_target_alone_is_timed_by_its_passes() -> None:
     alone = engine()
+    assert measure_costs(engine(name="server")) is None
+    calls = count()
+    assert measure_costs(engine(), stop=lambda: next(calls) > 1) is None, "stopped before a race's first token"
     alone.pair = alone.pair.model_copy(update={"draft": None})
     costs = measure_costs(alone)
     assert costs is not None

@@ -1,4 +1,4 @@
-"""Races of scripted engines, and trials, which repeat them."""
+"""Races of scripted engines."""
 
 from collections.abc import Callable, Generator
 from functools import partial
@@ -8,20 +8,15 @@ import pytest
 from specdemo.errors import EngineError
 from specdemo.exports import schema
 from specdemo.racing.race import LiveSettings, RaceEvent, race, run_alone
-from specdemo.racing.trials import repeats, trials, with_repeats
+from specdemo.racing.trials import repeats
 from specdemo.records import Comparison, Request, Round, Slice
-from specdemo.results.estimate import of_comparison
 from specdemo.results.summary import summarise
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Plain
 from specdemo.ui.feed import end_event
-from tests.support.failing import failing_engine
-from tests.support.machines import ratio_of_seconds
 from tests.support.proposals import raced
 from tests.support.scripted import ScriptedEngine
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
-SHORT = GenerationSettings(ignore_eos=True, max_new_tokens=41)
 
 
 def laps(progress: list[RaceEvent]) -> list[Slice]:
@@ -149,55 +144,3 @@ def test_a_started_race_has_a_result_whenever_it_is_stopped(name: str) -> None:
         assert again.speculative.tokens == comparison.speculative.tokens
         assert '"kind": "end"' in end_event(comparison)
     assert empty == {"speculative"}
-
-
-def slowing(asked: list[Request]) -> ScriptedEngine:
-    """An engine whose plain steps take 0.01 s in its first run, 0.02 s in its second, and so on."""
-
-    def slows(engine: ScriptedEngine, request: Request) -> None:
-        asked.append(request)
-        engine.step += 0.01
-
-    return ScriptedEngine(step=0, on_request=slows)
-
-
-def test_a_trial_compares_a_run_with_the_plain_runs_on_both_sides() -> None:
-    (trial,) = trials(slowing([]), "Say", [SHORT], None)
-    assert trial is not None
-    expected = {"tokens": 40, "identical": True, "rounds": 8, "run_tokens": 40, "proposed": 32, "accepted": 32}
-    steps = {"plain_steps": ((0.01,) * 40, (0.03,) * 40), "round_steps": ((5, 4, 0.032),) * 8}
-    assert trial.model_dump(exclude={"seconds", "plain_seconds"}) == expected | steps | {"other_load": None}
-    assert (trial.seconds, trial.plain_seconds) == pytest.approx((8 * 0.032, 40 * 0.02))
-
-
-def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
-    sampled, longer = ({"do_sample": True}, {"num_assistant_tokens": 6})
-    variants = [SHORT.model_copy(update=changed) for changed in ({}, longer, sampled)]
-    found = [*trials(slowing(asked := list[Request]()), "Say", variants, None)]
-    assert "".join("p" if isinstance(each.strategy, Plain) else "s" for each in asked) == "pspsppsp"
-    assert [each.sampling.do_sample for each in asked] == [False] * 5 + [True] * 3
-    assert [each.plain_steps[0][0] for each in found if each is not None] == pytest.approx([0.01, 0.03, 0.06])
-
-
-@pytest.mark.parametrize(("run", "finished"), [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1)])
-def test_a_stopped_trial_is_dropped(run: int, finished: int) -> None:
-    engine = slowing(asked := list[Request]())
-    assert len([*trials(engine, "Say", [SHORT, SHORT], None, lambda: len(asked) == run)]) == finished
-
-
-def test_a_servers_burst_counts_as_its_tokens() -> None:
-    """Plain rounds of two tokens each cause no speedup."""
-    single = raced(ScriptedEngine(), "Say", SHORT)
-    rounds = single.plain.rounds
-    bursts = tuple(
-        one.model_copy(update={"committed": one.committed + two.committed, "seconds": one.seconds + two.seconds})
-        for one, two in zip(rounds[::2], rounds[1::2], strict=True)
-    )
-    burst = single.model_copy(update={"plain": single.plain.model_copy(update={"rounds": bursts})})
-    speedups = [found.ratio for each in (single, burst) if (found := of_comparison(each)) is not None]
-    assert speedups == [pytest.approx(ratio_of_seconds(single))] * 2
-
-
-def test_a_failure_ends_the_repeats_and_keeps_the_race() -> None:
-    comparison = raced(ScriptedEngine(), "Say", SHORT)
-    assert [len(each.repeats) for each in with_repeats(failing_engine(EngineError, 5), comparison, number=3)] == [1]

@@ -1,16 +1,16 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token
+from specdemo.records import Costs, DraftCounts, DraftToken, Outcome, Round, Run, Token
 from specdemo.results import metrics
-from specdemo.results.figures import columns
 from specdemo.results.metrics import Loop, ceiling, expected_speedups, loop
-from tests.support.machines import ratio_of_seconds, round_of
+from specdemo.results.simulation import RunValues
 from tests.support.proposals import compared, proposals
-from tests.support.random_records import comparisons, runs
 from tests.support.scripted import ScriptedEngine
 from tests.support.step_costs import costs_of
+
+
+def without_ids(step: Round) -> tuple[Token, ...]:
+    return tuple(token.model_copy(update={"id": None}) for token in step.committed)
 
 
 def test_figures_of_a_known_run() -> None:
@@ -24,9 +24,17 @@ def test_figures_of_a_known_run() -> None:
     assert metrics.mean_acceptance_length(run) == 8 / 3
     assert metrics.per_position_acceptance(run) == [1.0, 2 / 3]
     assert metrics.decode_seconds(run) == 3 * (0.010 + 2 * 0.002 + 2 * 0.001)
-    assert ratio_of_seconds(comparison) == pytest.approx(8 * 0.010 / (3 * 0.016))
     assert metrics.tokens_per_second(run) == 8 / metrics.decode_seconds(run)
+    assert metrics.time_per_token(run) == pytest.approx(0.048 / 8)
+    assert metrics.race_seconds(comparison) == pytest.approx(2 * 0.05 + 8 * 0.010 + 0.048)
+    assert [metrics.seconds_to(run, tokens) for tokens in (0, 3, 4, 8)] == pytest.approx([0, 0.016, 0.024, 0.048])
     assert metrics.identical(comparison)
+    values = RunValues.of(comparison)
+    assert values is not None
+    assert values.values == pytest.approx((5 / 6, 0.2, 0.1))
+    assert values.lookahead == 2
+    empty = run.model_copy(update={"rounds": ()})
+    assert metrics.time_per_token(empty) is metrics.tokens_per_second(empty) is metrics.acceptance_rate(empty) is None
 
 
 def test_a_longer_output_differs_where_the_shorter_ended_unless_that_was_cancelled() -> None:
@@ -35,24 +43,12 @@ def test_a_longer_output_differs_where_the_shorter_ended_unless_that_was_cancell
     assert metrics.first_divergence(comparison.model_copy(update={"plain": shorter})) == 4
     cancelled = shorter.model_copy(update={"finish_reason": "cancelled"})
     assert metrics.first_divergence(comparison.model_copy(update={"plain": cancelled})) is None
-
-
-@given(runs, st.integers(0, 40))
-def test_seconds_to_grows_with_tokens_up_to_all_seconds(run: Run, tokens: int) -> None:
-    assert metrics.seconds_to(run, tokens) <= metrics.seconds_to(run, tokens + 1)
-    everything = metrics.seconds_to(run, metrics.decoded_tokens(run))
-    assert abs(everything - metrics.decode_seconds(run)) < 1e-6
-
-
-@given(comparisons)
-def test_every_figure_is_within_its_bounds(comparison: Comparison) -> None:
-    for run in (comparison.plain, comparison.speculative):
-        rate = metrics.acceptance_rate(run)
-        assert rate is None or 0 <= rate <= 1
-        by_position = metrics.per_position_acceptance(run)
-        assert by_position == sorted(by_position, reverse=True)
-    index = metrics.first_divergence(comparison)
-    assert index is None or comparison.plain.token_ids[:index] == comparison.speculative.token_ids[:index]
+    for at in (0, 5, 8):  # by ids, and by texts
+        parted = compared(ScriptedEngine(diverges_at=at))
+        run = parted.speculative
+        rounds = [each.model_copy(update={"committed": without_ids(each)}) for each in run.rounds]
+        nameless = run.model_copy(update={"rounds": tuple(rounds)})
+        assert metrics.divergence(parted.plain, run) == metrics.divergence(parted.plain, nameless) == at
 
 
 def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
@@ -61,13 +57,16 @@ def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
         committed=(token, token),
         seconds=1,
         proposed=(
-            DraftToken(id=1, text="a", outcome=Outcome.ACCEPTED),
-            DraftToken(id=2, text="b", outcome=Outcome.REJECTED),
+            DraftToken(id=1, text="a", outcome=Outcome.ACCEPTED, draft_probability=0.29),
+            DraftToken(id=2, text="b", outcome=Outcome.REJECTED, draft_probability=1.0),
+            DraftToken(id=3, text="c", outcome=Outcome.DISCARDED, draft_probability=0.5),
+            DraftToken(id=4, text="d", outcome=Outcome.DISCARDED),
         ),
     )
     unknown = Round(committed=(token,) * 4, seconds=1, proposed=None)
     run = Run(prefill=unknown, rounds=(unknown, known, unknown), finish_reason="length")
-    assert metrics.acceptance_rate(run) == 0.5
+    assert (metrics.acceptance_rate(run), metrics.judged_acceptance(run)) == (1 / 4, 1 / 2)
+    assert metrics.acceptance_by_confidence(run) == {2: (1, 1), 9: (0, 1)}
 
 
 COSTS = costs_of(draft=0.002, verify=(0.010, 0.011, 0.012, 0.025))
@@ -76,6 +75,7 @@ COSTS = costs_of(draft=0.002, verify=(0.010, 0.011, 0.012, 0.025))
 def test_a_perfect_draft_by_hand() -> None:
     assert expected_speedups(COSTS, 1.0) == pytest.approx((2 / 1.3, 3 / 1.6, 4 / 3.1))  # the cliff at four tokens
     assert ceiling(COSTS) == pytest.approx((3 / 1.6, 2))
+    assert [metrics.verify_cost(COSTS, n) for n in (0, 1, 4, 5)] == [None, 1, pytest.approx(2.5), None]
     alone = COSTS.model_copy(update={"drafting": ()})
     assert expected_speedups(COSTS, 0.5)[:2] == pytest.approx((1.5 / 1.3, 1.75 / 1.6))
     assert (expected_speedups(alone, 1.0), ceiling(alone)) == ((), None)
@@ -98,6 +98,7 @@ def test_draft_steps_of_a_round_add_up_to_its_drafting() -> None:
         ([*range(10), *[20, 21, 22] * 8, 20], Loop(10, 3)),  # cut off in the middle
         ([*range(10), *[20] * 30, 99], None),  # it ended
         ([*[*range(12)] * 3], None),  # only three times
+        ([*[*range(6)] * 4], Loop(0, 6)),
     ],
 )
 def test_loops(ids: list[int], found: Loop | None) -> None:
@@ -111,29 +112,14 @@ def test_passes_are_counted_up_to_the_same_tokens() -> None:
     assert metrics.passes_to(comparison.model_copy(update={"plain": fewer})) == (4, 2)
     unknown = comparison.speculative.model_copy(update={"passes_known": False})
     assert metrics.passes_to(comparison.model_copy(update={"speculative": unknown})) is None
+    counts = DraftCounts(rounds=3, proposed=6, accepted=5, by_position=(3, 2))
+    reported = unknown.model_copy(update={"draft_counts": counts})
+    assert metrics.passes_to(comparison.model_copy(update={"speculative": reported})) == (8, 3)
+    assert metrics.passes_to(comparison.model_copy(update={"plain": fewer, "speculative": reported})) is None
+    assert metrics.per_position_acceptance(reported) == [1, 2 / 3]
+    assert metrics.per_position_acceptance(unknown) == []
 
 
 def test_an_answer_begins_after_thinking() -> None:
     assert metrics.answer(" <think> Hm </think> Yes.") == "Yes."
     assert metrics.answer("<think> Hm") == ""
-
-
-def test_a_round_has_its_counts_and_the_parts_of_its_time() -> None:
-    drafted = round_of(3, 1, 0.016).model_copy(update={"draft_seconds": 0.004, "verify_seconds": 0.008})
-    alone = round_of(0, 0, 0.016).model_copy(update={"draft_seconds": 0.0, "verify_seconds": 0.016})
-    first, *others = proposals(round_of(3, 3, 0.016))
-    copies = tuple(draft.model_copy(update={"copied": True}) for draft in others)
-    copied = round_of(3, 3, 0.016).model_copy(update={"proposed": (first, *copies)})
-    unknown = round_of(3, 1, 0.032).model_copy(update={"proposed": None})
-    prefill = round_of(0, 0, 0.064)
-    run = Run(prefill=prefill, rounds=(alone, drafted, copied, unknown), finish_reason="length")
-    assert [*columns(run)] == [
-        {"round": None, "seconds": 0.0, "tokens": 1, "step": 64.0, "whole": 64.0},
-        {"round": 1, "seconds": 0.016, "tokens": 2, "accepted": 0, "unaccepted": 0, "alpha": None, "copied": None}
-        | {"step": 16.0, "draft": 0.0, "verify": 16.0, "rest": 0.0},
-        {"round": 2, "seconds": 0.032, "tokens": 4, "accepted": 1, "unaccepted": 2, "alpha": 1 / 3, "copied": None}
-        | {"step": 16.0, "draft": 4.0, "verify": 8.0, "rest": 4.0},
-        {"round": 3, "seconds": 0.048, "tokens": 8, "accepted": 3, "unaccepted": 0, "alpha": 4 / 6, "copied": 2}
-        | {"step": 16.0, "whole": 16.0},
-        {"round": 4, "seconds": 0.08, "tokens": 10, "step": 32.0, "whole": 32.0},
-    ]

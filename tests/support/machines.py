@@ -12,13 +12,6 @@ from specdemo.results import metrics
 from tests.support.proposals import compared
 from tests.support.scripted import ScriptedEngine
 
-
-def ratio_of_seconds(comparison: Comparison) -> float:
-    """Return plain / speculative seconds for the same number of new tokens."""
-    tokens = metrics.common_tokens(comparison)
-    return metrics.seconds_to(comparison.plain, tokens) / metrics.seconds_to(comparison.speculative, tokens)
-
-
 # The share of the processor that other programs take, and how much that slows down single steps and moments (standard
 # deviations of logarithms).
 MACHINES = {"quiet": (0.01, 0.03, 0.02), "busy": (0.15, 0.1, 0.15), "crowded": (0.45, 0.3, 0.3)}

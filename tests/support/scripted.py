@@ -28,6 +28,7 @@ from specdemo.records import (
     ModelPair,
     Request,
     Round,
+    Run,
     Side,
     Token,
     outcomes_from_ids,
@@ -46,7 +47,7 @@ class ScriptedEngine(Engine):
 
     A plain step takes `step` seconds, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`. The round
     that begins at `fails_at` fails, once. `real_time`: it sleeps these seconds. `on_request` is called with
-    this engine and each request.
+    this engine and each request; `on_run` returns what becomes of each run.
     """
 
     words: Sequence[str] = (" the", " quick", " brown", " fox", " jumps", " over", " a", " lazy", " dog")
@@ -63,6 +64,7 @@ class ScriptedEngine(Engine):
     rounding: float = 0.001
     thoroughness: Thoroughness = BRIEF
     on_request: Callable[["ScriptedEngine", Request], object] = lambda engine, request: None
+    on_run: Callable[[Run], Run] = lambda run: run
     requests: int = field(default=0, init=False)
     pair: ModelPair = field(init=False)
     environment: Environment = field(init=False)
@@ -126,6 +128,9 @@ class _ScriptedDecoder(Decoder):
             return False
         self._lookahead = strategy.num_assistant_tokens
         return True
+
+    def finalized(self, run: Run) -> Run:
+        return self._engine.on_run(run)
 
     def _word(self, position: int) -> str:
         if self._lookahead and position == self._engine.diverges_at:
