@@ -78,7 +78,7 @@ ENGINE_FAILED = "The engine failed in this run and has been reset"
 OPENVINO_FAILURES = (RuntimeError, MemoryError)  # of OpenVINO's Python bindings: a `bad_alloc` becomes a MemoryError
 _MAX_CAUSE = 1000  # characters shown; the log has everything
 
-_MEMORY = ("there is not enough memory", "free some, or choose a smaller model or a smaller cache size")
+_MEMORY = ("there is not enough memory", "free some, or choose a smaller model")
 _FILES = ("this process can open no more files", "raise the limit, as with ulimit -n 1024, and start it again")
 _DISK = ("the disk is full", "free some space")
 _THREADS = ("the system refuses another thread, or more memory", "raise its limits, or choose fewer threads")
@@ -170,9 +170,6 @@ class FetchError(SpecdemoError): ...  # a model could not be fetched or converte
 
 
 class RunError(SpecdemoError): ...  # a run that had started could not continue
-
-
-class CacheError(RunError): ...  # the KV cache is too small for this run, or for this machine
 
 
 class EngineError(RunError):

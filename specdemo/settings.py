@@ -225,7 +225,6 @@ class RuntimeSettings(SettingsModel):
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"
     )
-    cache_size: int = Field(1, ge=1, le=1024, title="Cache size", description="maximum size of each KV cache, in GB")
     enable_prefix_caching: bool = Field(
         False,
         title="Prefix caching",

@@ -16,7 +16,7 @@ from specdemo.records import SIDES, Comparison, Round, Run
 from specdemo.results import metrics
 from specdemo.results.summary import summarise
 
-_OLD_SETTINGS = "model_cache", "draft_precision"  # runtime settings of earlier files
+_OLD_SETTINGS = "model_cache", "draft_precision", "cache_size"  # runtime settings of earlier files
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:

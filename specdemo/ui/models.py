@@ -29,7 +29,7 @@ Updates = dict[Component, Any]  # other components stay as they are
 
 _NO_DRAFT = "None: prompt lookup only"
 _DEFAULT_NAMES = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
-_TEXT_FIELDS = ("cache_size", "inference_num_threads")
+_TEXT_FIELDS = ("inference_num_threads",)
 
 
 class ModelsTab:

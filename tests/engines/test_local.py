@@ -20,12 +20,11 @@ from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine, rounds_of
 from specdemo.engines.genai.engine import GenAIEngine
-from specdemo.engines.genai.pipelines import pool_blocks, scheduler_config
 from specdemo.engines.sequences import PagedSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.engine import TracedEngine
-from specdemo.errors import CacheError, EngineError, LoadError, PairError, PromptError, SettingsError
-from specdemo.models.catalogue import BUNDLED, bundled_pair
+from specdemo.errors import EngineError, LoadError, PairError, PromptError, SettingsError
+from specdemo.models.catalogue import BUNDLED
 from specdemo.racing.race import run_alone
 from specdemo.records import Outcome, Request, Round, Run
 from specdemo.results import metrics
@@ -346,35 +345,11 @@ def test_a_closed_request_leaves_the_pipeline_free(engine: GenAIEngine) -> None:
     assert pipeline.get_metrics().requests == 0
 
 
-def test_the_cache_has_room_for_the_longest_text_and_no_more(engine: GenAIEngine) -> None:
-    blocks = 66  # the context of 2,048 tokens, and proposals at its end, in blocks of 32
-    assert (scheduler_config(engine.pair).num_kv_blocks, scheduler_config(engine.pair).cache_size) == (blocks, 0)
+def test_the_cache_grows_to_the_longest_text(engine: GenAIEngine) -> None:
     long = "once upon a time " * 480
     tokens = len(engine.pipelines.tokenizer.encode(long))
     run = plain(engine, long, max_new_tokens=2048 - tokens)
     assert len(run.token_ids) == 2048 - tokens <= 128
-    most = engine.pipelines.get("plain").get_metrics().max_cache_usage
-    assert most == pytest.approx(100 * 64 / blocks, abs=2), "the pool has as many blocks as were computed"
-    longer = engine.pair.target.model_copy(update={"context_length": 10**7})
-    assert pool_blocks(engine.pair.model_copy(update={"target": longer})) == 2**30 // (32 * 2 * 6 * 6 * 64 * 4), (
-        "1 GB in f32"
-    )
-    assert scheduler_config(engine.pair, concurrent=True).cache_size == 1
-
-
-def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.engines.genai.pipelines.pool_blocks", lambda pair: 3)  # 96 tokens
-    with closing(GenAIEngine(bundled_pair(), thoroughness=BRIEF)) as small:
-        for run in (plain, speculate):
-            with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
-                run(small, max_new_tokens=200)
-            assert len(run(small, max_new_tokens=20).token_ids) == 20
-
-
-def test_a_cache_larger_than_memory() -> None:
-    large = GenAIEngine(bundled_pair(cache_size=1024), side="speculative", thoroughness=BRIEF)
-    with pytest.raises(CacheError, match=r"1024 GB does not fit in this machine's memory; choose a smaller"):
-        large.batch(Plain())
 
 
 def test_prompts_that_cannot_be_run(engine: GenAIEngine) -> None:

@@ -94,10 +94,10 @@ def test_an_invalid_stored_value_is_a_message_and_an_empty_store_changes_nothing
 
 
 def test_stored_values_are_restored() -> None:
-    changed = restored('{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}')
+    changed = restored('{"prompt": "Say", "top_k": "7", "draft": "", "inference_num_threads": "2"}')
     pair, header = changed.pop("pair"), changed.pop("header")
     assert changed == {"prompt": "Say", "top_k": 7, "drafter": "lookup", **values_of(pair)}
-    assert (pair.target, pair.draft, pair.runtime.cache_size) == (PAIR.target, None, 2)
+    assert (pair.target, pair.draft, pair.runtime.inference_num_threads) == (PAIR.target, None, 2)
     assert ("no draft" in header, changed["draft"]) == (True, "")
 
 
@@ -105,7 +105,7 @@ def test_stored_values_are_restored() -> None:
     ("saved", "reason"),
     [
         ('{"device": "TPU"}', "no device &#39;TPU&#39;; choose one of"),
-        ('{"cache_size": "0"}', "Cache size (cache_size) should be greater"),
+        ('{"inference_num_threads": "-1"}', "Threads (inference_num_threads) should be greater"),
     ],
 )
 def test_an_unusable_pair_is_a_message(saved: str, reason: str) -> None:
@@ -119,7 +119,7 @@ def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None
     runtime = PAIR.runtime.model_copy(update={"device": "MULTI:CPU(2)"})
     registry = Registry(PAIR.model_copy(update={"runtime": runtime}), Visitors())
     assert next(iter(registry.devices())) == "MULTI:CPU(2)"
-    changed = restored('{"cache_size": "2", "draft_device": "CPU"}', registry)
+    changed = restored('{"inference_num_threads": "2", "draft_device": "CPU"}', registry)
     assert ("message" in changed, changed["pair"].runtime.device) == (False, "MULTI:CPU(2)")
 
 

@@ -183,7 +183,7 @@ class GenAIBatch(Batch):
     def __init__(self, pipelines: Pipelines, strategy: Strategy) -> None:
         self._pipelines = pipelines
         self._kind = kind_of(strategy)
-        pipelines.get(self._kind, concurrent=True)
+        pipelines.get(self._kind)
         self._active: dict[int, _ActiveRequest] = {}
 
     def now(self) -> float:

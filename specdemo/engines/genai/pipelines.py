@@ -7,7 +7,6 @@ last speculative one stays loaded, so at most two copies of the target are in me
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,12 +17,11 @@ from specdemo.engines import formats
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.text import Tokenizer
-from specdemo.errors import OPENVINO_FAILURES, CacheError, EngineError, LoadError, PairError, known_cause
+from specdemo.errors import OPENVINO_FAILURES, EngineError, LoadError, PairError
 from specdemo.models.catalogue import require_draft
 from specdemo.models.checks import load_tokenizer
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, draft_device, properties
-from specdemo.models.folder import read_config
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import Plain, Strategy
 
@@ -65,17 +63,13 @@ class Pipelines:
         self._device, self._draft_device = pair.runtime.device, draft_device(pair.runtime)
         self._loaded: dict[PipelineKind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
-        self._concurrent = False
         self.tokenizer = Tokenizer(pair.target)
         if pair.draft is not None and pair.head is None:  # a head's tokenizer is missing or unused
             self.tokenizer.check_fits(Tokenizer(pair.draft))
         if not lazy:
             self.get("plain")
 
-    def get(self, kind: PipelineKind, *, concurrent: bool = False) -> openvino_genai.ContinuousBatchingPipeline:
-        if concurrent and not self._concurrent:
-            self._loaded.clear()
-            self._concurrent = True
+    def get(self, kind: PipelineKind) -> openvino_genai.ContinuousBatchingPipeline:
         if kind not in self._loaded:
             for other in self._loaded.keys() - {"plain"}:
                 del self._loaded[other]
@@ -98,7 +92,7 @@ class Pipelines:
     def read(self, handle: "openvino_genai.GenerationHandle") -> Output:
         """Return the tokens that a request has committed since the last call.
 
-        Raises a `CacheError` if it does not fit into the KV cache, for which GenAI only sets a status.
+        Raises an EngineError if its KV cache cannot grow, for which GenAI only sets a status.
         """
         ids: list[int] = []
         log_probabilities: list[float] = []
@@ -109,10 +103,7 @@ class Pipelines:
                 log_probabilities += output.generated_log_probs
                 finish_reason = _REASONS.get(output.finish_reason, finish_reason)
         if handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
-            raise CacheError(
-                f"The KV cache of {self.pair.runtime.cache_size} GB is too small for this run; "
-                "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
-            )
+            raise EngineError("The KV cache cannot grow further; shorten the prompt, or ask for fewer tokens.")
         return Output(tuple(ids), tuple(log_probabilities), finish_reason)
 
     @contextmanager
@@ -157,14 +148,9 @@ class Pipelines:
             options["prompt_lookup"] = True
         try:
             model = folder_of(target), load_tokenizer(target)
-            scheduler = scheduler_config(self.pair, concurrent=self._concurrent)
+            scheduler = _scheduler_config(self.pair)
             return openvino_genai.ContinuousBatchingPipeline(*model, scheduler, device, **options)
         except OPENVINO_FAILURES as error:
-            if known_cause(error) is None and "cache size" in str(error):
-                raise CacheError(
-                    f"A KV cache of {runtime.cache_size} GB does not fit in this machine's memory; "
-                    "choose a smaller cache size."
-                ) from error
             if kind == "model" and self.pair.head is not None:
                 message = f"The head {require_draft(self.pair).name!r} does not fit {target.name!r}"
                 advice = "choose the target it was trained for, which must have at least ten layers"
@@ -174,42 +160,11 @@ class Pipelines:
 
 
 _request_ids = count(1)
-_BLOCK = 32  # tokens in a block of the KV cache on CPU
-_EXTRA_TOKENS = 64  # proposals after the longest text, and partly filled blocks of a draft
-_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "u8": 1.25, "u4": 0.75}  # per number, with scales; 2 if unknown
 
 
-def pool_blocks(pair: ModelPair) -> int:
-    """Return the largest number of KV cache blocks that one request needs, within `cache_size`; 0 if unknown.
-
-    GenAI takes new blocks from the end of its free list, and within a few dozen runs touches every block of the pool.
-    A pool just large enough for the longest text saves memory.
-    """
-    target, runtime = pair.target, pair.runtime
-    numbers = cache_numbers_per_token(folder_of(target)) if runtime.device.startswith("CPU") else None
-    if numbers is None or target.context_length is None:
-        return 0
-    precision = properties(runtime, runtime.device).get("KV_CACHE_PRECISION", "")
-    max_blocks = int(runtime.cache_size * 2**30 / (_BLOCK * numbers * _BYTES.get(precision, 2.0)))
-    return min(-(-(target.context_length + _EXTRA_TOKENS) // _BLOCK), max_blocks)
-
-
-def cache_numbers_per_token(folder: Path) -> int | None:
-    """Return how many numbers the KV cache holds per token; None if the configuration does not say."""
-    config = read_config(folder)
-    config = config.get("text_config") or config
-    layers, heads, hidden = (config.get(key) for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
-    if not (layers and heads and hidden):
-        return None
-    return 2 * int(
-        layers * (config.get("num_key_value_heads") or heads) * (config.get("head_dim") or hidden // heads)
-    )
-
-
-def scheduler_config(pair: ModelPair, *, concurrent: bool = False) -> openvino_genai.SchedulerConfig:
+def _scheduler_config(pair: ModelPair) -> openvino_genai.SchedulerConfig:
     config = openvino_genai.SchedulerConfig()
-    config.num_kv_blocks = 0 if concurrent else pool_blocks(pair)
-    config.cache_size = 0 if config.num_kv_blocks else pair.runtime.cache_size
+    config.cache_size = 0  # grows as needed
     config.enable_prefix_caching = pair.runtime.enable_prefix_caching
     config.dynamic_split_fuse, config.max_num_batched_tokens = True, PREFILL_CHUNK
     return config
