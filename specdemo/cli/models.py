@@ -13,7 +13,14 @@ from specdemo.cli.terminal import progress, safe_console, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.models.catalogue import Entry, catalogue, entry_folders, exported_folder, find, hub_cache, models_dir
 from specdemo.models.checks import check_pair
-from specdemo.models.converted import conversions, convert_models, remove_stored, stored_conversions, stored_form
+from specdemo.models.converted import (
+    as_draft,
+    conversions,
+    convert_models,
+    remove_stored,
+    stored_conversions,
+    stored_form,
+)
 from specdemo.models.devices import in_units
 from specdemo.models.hub import download
 from specdemo.models.library import library, resolve
@@ -126,6 +133,7 @@ def _pair_facts(entry: Entry) -> dict[str, str]:
 
 def _check(options: argparse.Namespace) -> None:
     target, draft = (name and resolve(name, options.models_dir) for name in (options.target, options.draft))
+    draft = draft and as_draft(draft)
     show_conversion(convert_models([target, draft]))
     report = check_pair(target, draft)
     _print_facts(*(_model_facts(model) for model in (target, draft) if model is not None))

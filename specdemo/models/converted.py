@@ -89,7 +89,7 @@ def stored_form(model: Model) -> str | None:
     if model.path is None or not model.path.is_file():
         return None
     if model.form != "auto":
-        return f"{_LABELS[form_of(model)]} (as set)"
+        return _LABELS[model.form]
     multiplies = "multiplies" if multiplies_int8() else "does not multiply"
     return f"{_LABELS[form_of(model)]} (this processor {multiplies} int8)"
 

@@ -158,8 +158,11 @@ def _size(number: int | None) -> str:
 
 def _remarks(report: PairReport) -> list[str]:
     free = in_units(report.memory_free)
-    stored = stored_form(report.target)
-    lines = [f"Its weights are stored as {stored}. The Weights setting under Runtime changes that."] if stored else []
+    roles = {"target": report.target, "draft": report.draft}
+    stored = {role: stored_form(model) for role, model in roles.items() if model is not None}
+    lines = [f"The {role}'s weights are stored as {form}." for role, form in stored.items() if form]
+    if lines:
+        lines.append("The Weights setting under Runtime changes that.")
     for engine in report.engines:
         if not ENGINES[engine.engine].local:
             lines.append("A server runs it, so it takes no memory here.")

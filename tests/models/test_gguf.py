@@ -226,7 +226,7 @@ def test_the_processor_decides_on_the_form(file: Path, monkeypatch: pytest.Monke
     assert conversion.stored_form(target) == "exact weights (this processor does not multiply int8)"
     monkeypatch.setattr(conversion, "multiplies_int8", lambda: True)
     assert folder_of(given) == folder
-    assert conversion.stored_form(given) == "exact weights (as set)"
+    assert conversion.stored_form(given) == "exact weights"
     assert conversion.form_of(target) == "int8"
     assert not is_converted(target), "the other form is none of this one"
 
