@@ -9,6 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from specdemo.capabilities import DRAFT_KINDS, ENGINES, SERVERS
 from specdemo.errors import SpecdemoError
 from specdemo.exports.html import page_file
+from specdemo.files import glossary
 from specdemo.models.catalogue import Entry, Source, example_groups
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
@@ -23,7 +24,8 @@ PHASES = {
     "warming up": "Warming up",
     "prefilling": "Reading the prompt",
 }
-_TEMPLATE = Environment(autoescape=True, undefined=StrictUndefined).from_string(page_file("parts.html")).module
+_ENVIRONMENT = Environment(autoescape=True, undefined=StrictUndefined)
+_TEMPLATE = _ENVIRONMENT.from_string(page_file("parts.html")).make_module({"terms": glossary()})
 
 
 def html(part: str, *values: Any) -> str:

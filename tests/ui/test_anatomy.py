@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from specdemo.exports.schema import from_json, to_json
-from specdemo.records import Comparison, Outcome
+from specdemo.records import Comparison
 from specdemo.results import estimate, metrics
 from specdemo.results.figures import CHARTS, chart
 from specdemo.results.simulation import Assumptions, RunValues
@@ -43,21 +43,6 @@ def test_copied_and_drafted_tokens_are_counted_apart() -> None:
     ]
     assert [trace.y for trace in chart(comparison, "acceptance").data if trace.name == "of them copied"] == [(3,)]
     assert from_json(to_json(comparison)) == comparison
-
-
-def test_acceptance_by_confidence_leaves_out_discarded_proposals() -> None:
-    run = compared().speculative
-    assert metrics.acceptance_by_confidence(run) == {}  # the scripted draft has no probabilities
-    sure = [
-        step.model_copy(
-            update={"proposed": tuple(d.model_copy(update={"draft_probability": 1.0}) for d in proposals(step))}
-        )
-        for step in run.rounds
-    ]
-    [(tenth, (accepted, judged))] = metrics.acceptance_by_confidence(run.model_copy(update={"rounds": sure})).items()
-    outcomes = [draft.outcome for step in run.rounds for draft in proposals(step)]
-    assert tenth == 9
-    assert (accepted, judged) == (outcomes.count(Outcome.ACCEPTED), len(outcomes) - outcomes.count(Outcome.DISCARDED))
 
 
 @pytest.fixture(scope="module")
