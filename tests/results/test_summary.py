@@ -10,7 +10,7 @@ from rich.console import Console
 
 from specdemo.cli.terminal import print_figures
 from specdemo.exports import schema
-from specdemo.records import Comparison, DraftCounts, Round, SettingsUpdate, WarmUp
+from specdemo.records import Comparison, DraftCounts, Round, SettingsUpdate, Turn, WarmUp
 from specdemo.results.estimate import Speedup
 from specdemo.results.summary import Summary, expectation, headline_of, summarise, times
 from specdemo.results.warnings import disturbed, find_warnings
@@ -259,3 +259,75 @@ def test_the_costs_of_a_round_are_said_in_plain_steps() -> None:
     assert costs == f"{accepted} {draft} and {check}, in this run."
     suffix = GenerationSettings.checked(engine="traced", drafter="suffix")
     assert said(raced, settings=suffix).why[1] == accepted.replace("the draft", "the suffix tree")
+
+
+PARTED = compared(ScriptedEngine(diverges_at=5)).model_copy(update={"divergence": None})
+
+
+@pytest.mark.parametrize(
+    ("engine", "drafter", "policy", "sampled", "words"),
+    [
+        ("genai", "model", "constant", True, "The output is biased"),
+        ("genai", "lookup", "constant", True, "Both are drawn from the same distribution."),
+        ("traced", "model", "constant", True, "at any token. Both are drawn from the same distribution."),
+        ("server", "model", "server", True, "so the texts can diverge at any token."),
+        ("server", "model", "server", False, "If both servers hold the same weights"),
+        ("traced", "model", "constant", False, "Both sides use the same target, but a pass over several"),
+    ],
+)
+def test_the_reason_of_a_difference_follows_from_the_settings(
+    engine: Any, drafter: Any, policy: Any, sampled: bool, words: str
+) -> None:
+    settings = GenerationSettings(engine=engine, drafter=drafter, policy=policy, do_sample=sampled)
+    reason = said(PARTED, settings=settings).why[-1]
+    assert reason.startswith(f"Outputs differ from token 6 on{', as random draws do' if sampled else ''}. ")
+    assert words in reason
+    assert ("Both are drawn" in reason) == ("Both are drawn" in words)
+
+
+@pytest.mark.parametrize(
+    ("weights", "setting", "quantization", "kv_cache", "exact", "noted"),
+    [
+        ("f16", "auto", "off", "f32", True, False),
+        ("f16", "auto", "groups of 32", "f32", True, False),
+        ("int8", "auto", "off", "f32", True, True),
+        ("int8", "off", "off", "f32", True, True),
+        ("int8", "default", "off", "f32", True, False),
+        ("int8", "auto", "groups of 32", "f32", False, False),
+        ("f16", "auto", "off", "u8", False, False),
+    ],
+)
+def test_precisions_are_named_that_would_avoid_a_difference(
+    weights: str, setting: str, quantization: str, kv_cache: str, exact: bool, noted: bool
+) -> None:
+    used = {"inference_precision": "f32", "kv_cache_precision": kv_cache, "dynamic_quantization": quantization}
+    target = PARTED.pair.target.model_copy(update={"weights": weights})
+    runtime = PARTED.pair.runtime.model_copy(update={"dynamic_quantization": setting})
+    pair = PARTED.pair.model_copy(update={"target": target, "runtime": runtime})
+    found = said(PARTED, pair=pair, environment=PARTED.environment.model_copy(update=used))
+    assert ("no other precision avoids it" in found.why[-1]) == exact
+    assert (f"Inference runs in f32 with a KV cache in {kv_cache};" in found.why[-1]) != exact
+    assert any(note.startswith("Activations are not quantized here") for note in found.notes) == noted
+
+
+TRANSLATED = PARTED.pair.model_copy(update={"translated": True})
+
+
+@pytest.mark.parametrize(
+    ("changed", "notes"),
+    [
+        ({}, []),
+        ({"pair": TRANSLATED}, ["Target and draft have different tokenizers"]),
+        ({"pair": TRANSLATED, "settings": GenerationSettings(drafter="lookup")}, []),
+        ({"trace_source": "bursts"}, ["Some chunks hold tokens of several rounds"]),
+        ({"trace_source": "bursts", "speculative": PARTED.plain}, ["Each chunk holds one token, not a round"]),
+        ({"settings_updates": (SettingsUpdate(round=3, values={}),)}, ["Settings were changed in round 3"]),
+        ({"history": (Turn(prompt="a", answer="b"),)}, ["Both sides read the same earlier turns"]),
+    ],
+)
+def test_notes_say_what_is_special_about_a_run(changed: dict[str, Any], notes: list[str]) -> None:
+    target = PARTED.pair.target.model_copy(update={"weights": "f16"})
+    raced = PARTED.model_copy(update=changed)
+    pair = raced.pair.model_copy(update={"target": target})
+    _, *found = said(raced, pair=pair).notes
+    assert [note[: len(words)] for note, words in zip(found, notes, strict=True)] == notes
