@@ -94,7 +94,7 @@ def memory_needed(target_bytes: int, draft_bytes: int, engine: EngineName) -> in
     """Estimate the bytes of an engine's process with a pair of these stored weights, without KV caches of long texts.
 
     Measured, in GB, with estimates: traced, 1.5 and 0.5 billion weights 2.2 (2.1), SmolLM2 with its head 1.4 (1.5);
-    GenAI, 1.5 and 0.5 billion 4.3 (3.8), where each side has its own target.
+    GenAI, 1.5 and 0.5 billion 4.2 (3.8), where each side has its own target.
     """
     needed = _COPY_FACTOR * (ENGINES[engine].copies * target_bytes + draft_bytes)
     if ENGINES[engine].fixed_lengths:
