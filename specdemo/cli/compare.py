@@ -99,7 +99,6 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _prompt(typed: str) -> str:
-    """Return the typed prompt, or all of standard input."""
     if typed != "-":
         return check_no_file_name(typed, "pipe it to the prompt -")
     return decoded(read_bytes(Path("-"), MAX_BYTES, "a text"), "standard input").strip()

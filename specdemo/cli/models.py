@@ -11,16 +11,9 @@ from specdemo.capabilities import DRAFT_KINDS
 from specdemo.cli.options import Commands, add_models_dir
 from specdemo.cli.terminal import progress, safe_console, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
+from specdemo.models import converted
 from specdemo.models.catalogue import Entry, catalogue, entry_folders, exported_folder, find, hub_cache, models_dir
 from specdemo.models.checks import check_pair
-from specdemo.models.converted import (
-    as_draft,
-    conversions,
-    convert_models,
-    remove_stored,
-    stored_conversions,
-    stored_form,
-)
 from specdemo.models.devices import in_units
 from specdemo.models.hub import download
 from specdemo.models.library import library, resolve
@@ -108,7 +101,7 @@ def _model_facts(model: Model) -> dict[str, str]:
         "architecture": model.architecture,
         "parameters": parameters(model.parameters),
         "precision": model.weights,
-        "stored as": stored_form(model) or "as it is",
+        "stored as": converted.stored_form(model) or "as it is",
         "on disk": in_units(model.weight_bytes or 0),
         "vocabulary": f"{model.vocabulary} tokens",
         "context": f"{model.context_length} tokens",
@@ -133,8 +126,8 @@ def _pair_facts(entry: Entry) -> dict[str, str]:
 
 def _check(options: argparse.Namespace) -> None:
     target, draft = (name and resolve(name, options.models_dir) for name in (options.target, options.draft))
-    draft = draft and as_draft(draft)
-    show_conversion(convert_models([target, draft]))
+    draft = draft and converted.as_draft(draft)
+    show_conversion(converted.convert_models([target, draft]))
     report = check_pair(target, draft)
     _print_facts(*(_model_facts(model) for model in (target, draft) if model is not None))
     if report.same_tokenizer is not None:
@@ -148,15 +141,15 @@ def _check(options: argparse.Namespace) -> None:
 
 def _stored(options: argparse.Namespace) -> None:
     if options.remove is not None:
-        freed = remove_stored(options.remove)
+        freed = converted.remove_stored(options.remove)
         if not freed:
             raise UsageError(
                 f"Nothing called {options.remove!r} is stored; 'specdemo models stored' lists the names."
             )
         print(f"Removed {printable(options.remove)}: {in_units(freed)} are free again.")
         return
-    table = _table(f"Converted files in {conversions()}", "name", "on disk")
-    for stored in stored_conversions():
+    table = _table(f"Converted files in {converted.conversions()}", "name", "on disk")
+    for stored in converted.stored_conversions():
         table.add_row(printable(stored.name), in_units(stored.bytes))
     safe_console().print(table)
 

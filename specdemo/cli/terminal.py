@@ -58,7 +58,6 @@ def safe_console() -> Console:
 
 
 def print_race(console: Console, comparison: Comparison) -> None:
-    """Print both texts, each token in the style of its outcome, including rejected proposals, and the headline."""
     for side in SIDES:
         run = comparison.side(side)
         text = Text.assemble((f"{side}: ", "bold"), (prompt_of(comparison), "dim"))

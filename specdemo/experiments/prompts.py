@@ -204,7 +204,6 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def _columnar(data: bytes, name: str) -> _Records:
-    """The rows of a Parquet file."""
     try:
         from pyarrow.parquet import ParquetFile
 

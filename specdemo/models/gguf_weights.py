@@ -214,7 +214,6 @@ def _groups(raw: Bytes, tensor: Tensor) -> Floats:
 
 
 def _steps(groups: Floats, scales: Any, limits: tuple[int, int]) -> tuple[Any, Any]:
-    """Return the groups in steps of their scales, and these in f16."""
     scales = scales.astype(np.float16)
     scales[scales == 0] = 1
     return np.rint(groups / scales.astype(np.float32)).clip(*limits).astype(np.int8), scales
@@ -225,7 +224,6 @@ def _as_halves(raw: Bytes, tensor: Tensor) -> _StoredWeights:
 
 
 def _as_bytes(raw: Bytes, tensor: Tensor) -> _StoredWeights:
-    """Keep integers of up to 8 bits and their scales."""
     rows, blocks = len(raw), _blocks(raw, tensor)
     if tensor.type == "Q6_K":
         unit = blocks[:, 208:].copy().view(np.float16).astype(np.float32)

@@ -208,7 +208,6 @@ def _observations(timings: Sequence[_Timing]) -> Iterator[float]:
 
 
 def _mean_seconds(steps: Iterable[_Step]) -> dict[Hashable, float]:
-    """Return mean seconds per unit by kind."""
     sums = defaultdict[Hashable, _Floats](lambda: np.zeros(2))
     for kind, units, seconds in steps:
         sums[kind] += (seconds, max(units, 1))

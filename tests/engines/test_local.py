@@ -19,12 +19,13 @@ from specdemo.capabilities import ENGINES, EngineName, strategies
 from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine, rounds_of
+from specdemo.engines.genai import pipelines
 from specdemo.engines.genai.engine import GenAIEngine
 from specdemo.engines.sequences import PagedSequence
 from specdemo.engines.text import Tokenizer
 from specdemo.engines.traced.engine import TracedEngine
 from specdemo.errors import EngineError, LoadError, PairError, PromptError, SettingsError
-from specdemo.models.catalogue import BUNDLED
+from specdemo.models.catalogue import BUNDLED, bundled_pair
 from specdemo.racing.race import run_alone
 from specdemo.records import Outcome, Request, Round, Run
 from specdemo.results import metrics
@@ -350,6 +351,21 @@ def test_the_cache_grows_to_the_longest_text(engine: GenAIEngine) -> None:
     tokens = len(engine.pipelines.tokenizer.encode(long))
     run = plain(engine, long, max_new_tokens=2048 - tokens)
     assert len(run.token_ids) == 2048 - tokens <= 128
+
+
+@pytest.mark.parametrize(("context", "blocks"), [(2048, 66), (10**7, 2**30 // (32 * 2 * 6 * 6 * 64 * 4)), (None, 0)])
+def test_the_pool_of_a_chat_has_room_for_the_longest_text(context: int | None, blocks: int) -> None:
+    target = bundled_pair().target.model_copy(update={"context_length": context})
+    assert pipelines._pool_blocks(bundled_pair().model_copy(update={"target": target})) == blocks
+
+
+def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.engines.genai.pipelines._pool_blocks", lambda pair: 3)  # 96 tokens
+    with closing(GenAIEngine(bundled_pair(enable_prefix_caching=True), thoroughness=BRIEF)) as small:
+        for run in (plain, speculate):
+            with pytest.raises(EngineError, match="The KV cache has no room for this run; shorten the prompt"):
+                run(small, max_new_tokens=200)
+            assert len(run(small, max_new_tokens=20).token_ids) == 20
 
 
 def test_prompts_that_cannot_be_run(engine: GenAIEngine) -> None:

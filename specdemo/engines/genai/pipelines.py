@@ -22,6 +22,7 @@ from specdemo.models.catalogue import require_draft
 from specdemo.models.checks import load_tokenizer
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, draft_device, properties
+from specdemo.models.folder import read_config
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.strategies import Plain, Strategy
 
@@ -92,7 +93,7 @@ class Pipelines:
     def read(self, handle: "openvino_genai.GenerationHandle") -> Output:
         """Return the tokens that a request has committed since the last call.
 
-        Raises an EngineError if its KV cache cannot grow, for which GenAI only sets a status.
+        Raises an EngineError if the KV cache has no room, for which GenAI only sets a status.
         """
         ids: list[int] = []
         log_probabilities: list[float] = []
@@ -103,7 +104,7 @@ class Pipelines:
                 log_probabilities += output.generated_log_probs
                 finish_reason = _REASONS.get(output.finish_reason, finish_reason)
         if handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
-            raise EngineError("The KV cache cannot grow further; shorten the prompt, or ask for fewer tokens.")
+            raise EngineError("The KV cache has no room for this run; shorten the prompt, or ask for fewer tokens.")
         return Output(tuple(ids), tuple(log_probabilities), finish_reason)
 
     @contextmanager
@@ -160,14 +161,30 @@ class Pipelines:
 
 
 _request_ids = count(1)
+_BLOCK = 32  # tokens in a block of the KV cache on CPU
+_EXTRA_TOKENS = 64  # proposals after the longest text, and partly filled blocks of a draft
+_CACHE_BYTES = 2**30  # of a pipeline's cache that keeps a chat's turns; its longest text has no more room
 
 
 def _scheduler_config(pair: ModelPair) -> openvino_genai.SchedulerConfig:
+    """A cache that grows as needed is the smaller one, but overwrites earlier turns instead of growing for them."""
     config = openvino_genai.SchedulerConfig()
-    config.cache_size = 0  # grows as needed
-    config.enable_prefix_caching = pair.runtime.enable_prefix_caching
+    if pair.runtime.enable_prefix_caching:
+        config.enable_prefix_caching, config.num_kv_blocks = True, _pool_blocks(pair)
     config.dynamic_split_fuse, config.max_num_batched_tokens = True, PREFILL_CHUNK
     return config
+
+
+def _pool_blocks(pair: ModelPair) -> int:
+    """Return the blocks of the longest text, within `_CACHE_BYTES`; 0 (the cache grows) if sizes are unknown."""
+    config = read_config(folder_of(pair.target))
+    config = config.get("text_config") or config
+    layers, heads, hidden = (config.get(key) for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    if not (layers and heads and hidden and pair.target.context_length and pair.runtime.device.startswith("CPU")):
+        return 0
+    size = config.get("head_dim") or hidden // heads
+    block_bytes = 4 * _BLOCK * 2 * layers * size * (config.get("num_key_value_heads") or heads)  # in f32
+    return min(-(-(pair.target.context_length + _EXTRA_TOKENS) // _BLOCK), int(_CACHE_BYTES // block_bytes))
 
 
 def as_tensor(ids: Sequence[int]) -> openvino.Tensor:
