@@ -19,7 +19,7 @@ from specdemo.strategies import STRATEGIES, Parameters, Strategy, drafters, para
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
 WeightsForm = Literal["exact", "int4", "int8", "fast"]  # of a GGUF file; models/gguf_weights.py says what they are
-Weights = Literal["auto", "exact", "int4", "int8", "fast"]
+Weights = Literal["auto", WeightsForm]
 
 
 class SettingsModel(BaseModel):

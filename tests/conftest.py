@@ -174,7 +174,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture
 def visit(browser: "BrowserContext", app: "App", request: pytest.FixtureRequest) -> "Iterator[Visit]":
     """Open the page as a new visitor. At the end, no page may have logged an error or asked another host."""
-    from tests.support.browser import WAIT, ready, until, watch
+    from tests.support.browser import WAIT, ready, watch
 
     pages: list[Page] = []
     request.node.stash[OPENED] = pages
@@ -201,7 +201,7 @@ def visit(browser: "BrowserContext", app: "App", request: pytest.FixtureRequest)
         browser.new_cdp_session(page).send("Storage.clearDataForOrigin", forget)
         page.goto(app.url + path)
         ready(page)
-        until(page, "document.querySelector('.chart.tokens .plot-container, .race[data-state=idle]')")
+        page.wait_for_function("document.querySelector('.chart.tokens .plot-container, .race[data-state=idle]')")
         page.dispatch_event("#prompt", "input")  # as typing does, which removes the recorded race
         return page
 

@@ -252,11 +252,12 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
     check_target(target)
     if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
-    models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]
-    models[1:] = map(as_draft, models[1:])
+    form = {"form": runtime.weights}
+    target, draft = target.model_copy(update=form), draft and as_draft(draft.model_copy(update=form))
+    models = [model for model in (target, draft) if model is not None]
     bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
     name = BUNDLED.name if bundled else " + ".join(model.name for model in models)
-    return ModelPair(name=name, target=models[0], draft=models[1] if draft is not None else None, runtime=runtime)
+    return ModelPair(name=name, target=target, draft=draft, runtime=runtime)
 
 
 def check_target(model: Model) -> None:

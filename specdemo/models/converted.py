@@ -53,6 +53,10 @@ def folder_of(model: Model) -> Path:
     return folder
 
 
+def _gguf_file(model: Model) -> Path | None:
+    return model.path if model.path is not None and model.path.is_file() else None
+
+
 def form_of(model: Model) -> WeightsForm:
     """Return the form of a GGUF model's weights: as set, else the fastest that chooses nearly the same tokens."""
     if model.form != "auto":
@@ -64,14 +68,13 @@ def form_of(model: Model) -> WeightsForm:
 
 def as_draft(model: Model) -> Model:
     """Return the model in a draft's form: large ones in 4 bits, whose steps take a third less time."""
-    fast = model.form == "auto" and (model.parameters or 0) >= _FAST_DRAFT_THRESHOLD
+    fast = _gguf_file(model) and model.form == "auto" and (model.parameters or 0) >= _FAST_DRAFT_THRESHOLD
     return model.model_copy(update={"form": "fast"}) if fast else model
 
 
 def has_integer_weights(model: Model) -> bool:
     """Whether OpenVINO multiplies the weights as integers, with quantized activations."""
-    rounded = model.path is not None and model.path.is_file() and form_of(model) != "exact"
-    return rounded or model.weights in ("int8", "Q8_0")
+    return (_gguf_file(model) is not None and form_of(model) != "exact") or model.weights in ("int8", "Q8_0")
 
 
 def traced_runtime(pair: ModelPair) -> RuntimeSettings:
@@ -86,7 +89,7 @@ def traced_runtime(pair: ModelPair) -> RuntimeSettings:
 
 
 def stored_form(model: Model) -> str | None:
-    if model.path is None or not model.path.is_file():
+    if _gguf_file(model) is None:
         return None
     if model.form != "auto":
         return _LABELS[model.form]
@@ -95,8 +98,8 @@ def stored_form(model: Model) -> str | None:
 
 
 def is_converted(model: Model) -> bool:
-    path = model.path
-    return path is None or not path.is_file() or converted_folder(path, form_of(model)) is not None
+    file = _gguf_file(model)
+    return file is None or converted_folder(file, form_of(model)) is not None
 
 
 def converted_folder(path: Path, form: WeightsForm) -> Path | None:
@@ -180,10 +183,10 @@ def convert_gguf(path: Path, form: WeightsForm) -> Iterator[float]:
 
 def stored_bytes(model: Model) -> int:
     """Return the bytes of a model's weights as they are loaded; of a file that is not converted yet, an estimate."""
-    if model.path is None or not model.path.is_file():
+    if (file := _gguf_file(model)) is None:
         return model.weight_bytes or 0
     form = form_of(model)
-    if (folder := converted_folder(model.path, form)) is not None:
+    if (folder := converted_folder(file, form)) is not None:
         return (folder / "openvino_model.bin").stat().st_size
     if form == "fast":
         return int(_FAST_BYTES * model.parameters)

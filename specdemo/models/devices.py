@@ -86,7 +86,7 @@ def usable_processors() -> int:
 
 FIXED_BYTES = 300e6
 """Weights of the largest model whose passes the traced engine compiles by length. Each length packs the weights again
-(SmolLM2-135M: 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, which larger models hardly feel."""
+(SmolLM2-135M: 200 MB, two seconds of a core) and saves 1 to 2 ms a pass, for which larger models take too much."""
 _COPY_FACTOR, _LENGTHS_FACTOR = 1.2, 8.0  # bytes per byte of weights: of each copy, and of passes compiled by length
 
 

@@ -208,9 +208,9 @@ def _rounded_to_4_bits(raw: Bytes, tensor: Tensor) -> _StoredWeights:
 
 def _groups(raw: Bytes, tensor: Tensor) -> Floats:
     values = _unpacked(raw, tensor)
-    columns = values.shape[1]
+    rows, columns = values.shape
     size = next((size for size in ROUNDED_GROUPS if columns % size == 0), columns)
-    return values.reshape(len(values), -1, size)
+    return values.reshape(rows, -1, size)
 
 
 def _steps(groups: Floats, scales: Any, limits: tuple[int, int]) -> tuple[Any, Any]:

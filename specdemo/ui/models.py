@@ -29,7 +29,6 @@ Updates = dict[Component, Any]  # other components stay as they are
 
 _NO_DRAFT = "None: prompt lookup only"
 _DEFAULT_NAMES = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
-_TEXT_FIELDS = ("inference_num_threads",)
 
 
 class ModelsTab:
@@ -277,7 +276,7 @@ def _pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> dic
                 elem_id=name,
             )
         else:
-            controls[name] = control(name, typed=name in _TEXT_FIELDS, value=values[name], min_width=200)
+            controls[name] = control(name, typed=name == "inference_num_threads", value=values[name], min_width=200)
 
     with gr.Row(elem_classes="controls"):
         for name in (*choices, "precision"):

@@ -120,20 +120,17 @@ def await_playback(page: Page) -> None:
     page.evaluate("document.querySelector('.race').dataset.state = 'before'")
 
 
-def until(page: Page, condition: str) -> None:
-    """Wait for a condition in JavaScript. It is checked in every frame, where `expect` may look once a second."""
-    page.wait_for_function(condition)
-
-
 def ready(page: Page) -> None:
-    """Wait until a page that was opened or reloaded can run."""
-    until(page, "document.querySelector('#run:enabled')")
+    """Wait until a page that was opened or reloaded can run. Playwright checks functions in every frame, where
+    `expect` may look once a second.
+    """
+    page.wait_for_function("document.querySelector('#run:enabled')")
 
 
 def finish(page: Page) -> None:
     """Skip the playback."""
     begun = "document.querySelector('.race:is([data-state=playing], [data-state=done])')"
-    until(page, f"{begun} && document.querySelector('#run').textContent.trim() === 'Run'")
+    page.wait_for_function(f"{begun} && document.querySelector('#run').textContent.trim() === 'Run'")
     skip(page)
 
 
@@ -172,13 +169,13 @@ def messages(page: Page) -> str:
 
 def repeated(page: Page) -> None:
     """Wait until a finished run has been repeated and the page is idle."""
-    until(page, r"/\d repeat/.test(document.querySelector('.screen .range').textContent)")
+    page.wait_for_function(r"/\d repeat/.test(document.querySelector('.screen .range').textContent)")
     rests(page)
 
 
 def skip(page: Page) -> None:
     page.evaluate("document.querySelector('.skip').click()")
-    until(page, "document.querySelector('.race[data-state=done]')")
+    page.wait_for_function("document.querySelector('.race[data-state=done]')")
 
 
 def share(page: Page, kind: str) -> None:

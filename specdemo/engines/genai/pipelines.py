@@ -149,8 +149,7 @@ class Pipelines:
             options["prompt_lookup"] = True
         try:
             model = folder_of(target), load_tokenizer(target)
-            scheduler = _scheduler_config(self.pair)
-            return openvino_genai.ContinuousBatchingPipeline(*model, scheduler, device, **options)
+            return openvino_genai.ContinuousBatchingPipeline(*model, _scheduler_config(self.pair), device, **options)
         except OPENVINO_FAILURES as error:
             if kind == "model" and self.pair.head is not None:
                 message = f"The head {require_draft(self.pair).name!r} does not fit {target.name!r}"
