@@ -236,14 +236,14 @@ def test_the_processor_decides_on_the_form(file: Path, monkeypatch: pytest.Monke
     [("auto", 4e8, "fast"), ("auto", 4e8 - 1, "int8"), ("exact", 4e8, "exact"), ("int8", 4e8, "int8")],
 )
 def test_a_large_draft_is_in_4_bits_unless_weights_are_set(
-    weights: Weights, parameters: float, form: WeightsForm, file: Path, monkeypatch: Any, tmp_path: Path
+    weights: Weights, parameters: float, form: WeightsForm, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversion, "multiplies_int8", lambda: True)
     model = inspect_gguf(file).model_copy(update={"parameters": int(parameters)})
     draft = pair_of(model, model, runtime=RuntimeSettings(weights=weights)).draft
     assert draft is not None
     assert conversion.form_of(draft) == form
-    folder = model.model_copy(update={"path": tmp_path})
+    folder = model.model_copy(update={"path": file.parent})
     assert conversion.as_draft(folder) == folder, "it is no file that is converted"
 
 
