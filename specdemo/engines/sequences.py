@@ -18,6 +18,7 @@ from specdemo.decoding.sampling import Logits
 
 CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
 _MAX_REUSED = 65  # tokens of the longest verification; requests up to this length are reused
+LONGEST_FIXED = 17  # tokens of a pass at the greatest constant lookahead
 _BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
@@ -65,7 +66,7 @@ class CachedSequence(ABC):
         for _ in self._feed_chunks(ids, last):
             pass
         length = len(self._cached_ids)
-        result = self._feed(ids[length:], length)
+        result = self._feed(ids[length:], length, last)
         self._cached_ids = list(ids)
         return result[-last:]
 
@@ -79,7 +80,7 @@ class CachedSequence(ABC):
         self._cached_ids = list(ids[:length])
         while len(ids) - length > CHUNK:
             end = min(length - length % CHUNK + CHUNK, len(ids) - last)  # the same chunks wherever reading begins
-            self._feed(ids[length:end], length)
+            self._feed(ids[length:end], length, 1)
             length = end
             self._cached_ids = list(ids[:length])
             yield length
@@ -99,8 +100,8 @@ class CachedSequence(ABC):
         """Discard all but the first `length` tokens."""
 
     @abstractmethod
-    def _feed(self, ids: Sequence[int], past: int) -> Logits:
-        """Append to the past tokens; return logits after each, shape (len(ids), vocabulary)."""
+    def _feed(self, ids: Sequence[int], past: int, last: int) -> Logits:
+        """Append to the past tokens; return logits after at least the last ones, shape (tokens, vocabulary)."""
 
 
 class StatefulSequence(CachedSequence):
@@ -118,7 +119,7 @@ class StatefulSequence(CachedSequence):
             self._mask = self._mask[:0]
         self._live = self._live[:length]
 
-    def _feed(self, ids: Sequence[int], past: int) -> Logits:
+    def _feed(self, ids: Sequence[int], past: int, last: int) -> Logits:
         positions = np.arange(past, past + len(ids), dtype=np.int64)
         self._live = np.append(self._live, len(self._mask) + np.arange(len(ids)))
         self._mask = np.append(self._mask, np.ones(len(ids), np.int64))
@@ -155,7 +156,7 @@ class PagedSequence(CachedSequence):
         super().__init__(compiled)
         self._compiled, self._fixed, self._layout = compiled, fixed, layout
         self._caches = dict[str, openvino.Tensor]()
-        self._passes = dict[int, _Pass]()
+        self._passes = dict[tuple[int, int], _Pass]()
         self._padded_states: States = np.zeros((0, 0, 0), np.float32)
         self._capacity = 0
         self._reserve(capacity)
@@ -180,16 +181,16 @@ class PagedSequence(CachedSequence):
                 self._caches[name] = cache
         self._passes.clear()
         for count in self._fixed:  # off the clock: a small draft's request takes longer to create than to run
-            self._pass(count)
+            self._pass(count, count)
 
-    def _feed(self, ids: Sequence[int], past: int) -> Logits:
+    def _feed(self, ids: Sequence[int], past: int, last: int) -> Logits:
         count = len(ids)
         # Passes of changing lengths take a quarter longer than compiled ones, so a pass is padded to a compiled
         # length. The padding keeps ids of earlier passes, and later passes overwrite what is cached for it.
         length = min((length for length in self._fixed if count <= length <= 2 * count), default=count)
         if past + length > self._capacity:
             self._reserve(2 * (past + length))
-        step = self._pass(length)
+        step = self._pass(length, last)
         step.tokens.array[:count] = ids
         step.positions.array[:length] = np.arange(past, past + length)
         step.past.array[: step.sequences] = np.arange(past, past + step.sequences)
@@ -201,17 +202,18 @@ class PagedSequence(CachedSequence):
             step.request.set_tensor("hidden_states", openvino.Tensor(self._padded_states, shared_memory=True))
         step.request.infer(share_outputs=True)
         self._store_states(step.request, past, count)
-        logits: Logits = step.request.get_output_tensor(0).data.reshape(step.query_length, -1)
-        return logits[:count]
+        logits: Logits = step.request.get_output_tensor(0).data
+        return logits.reshape(-1, logits.shape[-1])[:count]
 
-    def _pass(self, count: int) -> "_Pass":
-        step = self._passes.get(count)
+    def _pass(self, count: int, last: int) -> "_Pass":
+        rows = last if count > LONGEST_FIXED else 0  # short passes return all, so that few requests are created
+        step = self._passes.get((count, rows))
         if step is None:
             layout: Layout = self._layout if count < CHUNK else "joined"
             compiled = self._fixed.get(count, self._compiled)
-            step = _Pass(compiled, self._caches, count, self._capacity // _BLOCK, layout)
+            step = _Pass(compiled, self._caches, count, rows, self._capacity // _BLOCK, layout)
             if count <= _MAX_REUSED:
-                self._passes[count] = step
+                self._passes[count, rows] = step
         return step
 
 
@@ -236,19 +238,22 @@ class _Pass:
         compiled: openvino.CompiledModel,
         caches: Mapping[str, openvino.Tensor],
         count: int,
+        rows: int,
         blocks: int,
         layout: Layout,
     ) -> None:
-        self.query_length, self.sequences, rows = pass_shape(count, layout)
+        """Prepare a pass over `count` tokens that returns the logits of the last `rows`, or of all if 0."""
+        self.query_length, self.sequences, total = pass_shape(count, layout)
         self.tokens, self.positions = (_SharedInput(np.zeros(self.query_length), np.int64) for _ in range(2))
-        self.past, self.context = _SharedInput(np.zeros(rows)), _SharedInput(0)
+        self.past, self.context = _SharedInput(np.zeros(total)), _SharedInput(0)
         # of an added empty sequence: no blocks; of an added token: the block that is never read
-        added = [[] if layout == "empty_sequence" else [blocks]] * (rows - self.sequences)
+        added = [[] if layout == "empty_sequence" else [blocks]] * (total - self.sequences)
         indices = [[*range(blocks)]] * self.sequences + added
-        ends = [0, count] if layout == "joined" else [min(index, self.query_length) for index in range(rows + 1)]
+        ends = [0, count] if layout == "joined" else [min(index, self.query_length) for index in range(total + 1)]
         self._inputs = {
             "input_ids": self.tokens,
             "position_ids": self.positions,
+            "rows": _SharedInput(np.arange(count - rows if rows else 0, self.query_length)),
             "past_lens": self.past,
             "max_context_len": self.context,
             "subsequence_begins": _SharedInput(ends),

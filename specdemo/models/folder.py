@@ -24,6 +24,7 @@ _MODEL = ("openvino_model.xml", "openvino_model.bin")
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
 _TOKENIZER = ("openvino_tokenizer.xml", "openvino_tokenizer.bin", *_DETOKENIZER)
 REQUIRED_FILES = (*_MODEL, *_TOKENIZER)
+ROUGH_HEAD = "openvino_rough_head_model.xml"
 _EXPORT = "export it with: optimum-cli export openvino --model MODEL --weight-format int8 FOLDER"
 _NO_STATE = (
     "was exported without a state, so it has no KV cache; "

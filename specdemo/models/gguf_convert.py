@@ -8,11 +8,11 @@ from typing import Any
 import openvino
 
 from specdemo.errors import FetchError
-from specdemo.models.folder import inspect_folder
+from specdemo.models.folder import ROUGH_HEAD, inspect_folder
 from specdemo.models.gguf import check_readable, vocabulary_of
 from specdemo.models.gguf_header import Header, read_header
 from specdemo.models.gguf_keys import head_size
-from specdemo.models.gguf_network import build
+from specdemo.models.gguf_network import build, build_rough_head
 from specdemo.models.gguf_tokenizer import write_tokenizer
 from specdemo.models.gguf_weights import Weights
 from specdemo.settings import WeightsForm
@@ -28,6 +28,8 @@ def store(path: Path, work: Path, form: WeightsForm, report: Callable[[float], N
     try:
         weights = Weights(path, header, form, lambda share: report(_PACKING_SHARE * share))
         openvino.save_model(build(header, weights), work / "openvino_model.xml", compress_to_fp16=False)
+        if (rough := build_rough_head(header, weights)) is not None:
+            openvino.save_model(rough, work / ROUGH_HEAD, compress_to_fp16=False)
         report(_NETWORK_SHARE)
         write_tokenizer(path, header, work)
     except RuntimeError as error:  # OpenVINO's, such as shapes that do not fit each other

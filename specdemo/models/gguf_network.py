@@ -24,6 +24,13 @@ def build(header: Header, weights: Weights) -> openvino.Model:
     return _Decoder(header, weights).model()
 
 
+def build_rough_head(header: Header, weights: Weights) -> openvino.Model | None:
+    """Return the output head in 4 bits, where it pays (`engines/language_model.py`)."""
+    states = ops.parameter([-1, -1, header.integer(f"{header.family}.embedding_length") or -1], np.float32)
+    logits = weights.rough_logits(states.output(0))
+    return None if logits is None else openvino.Model([ops.result(logits)], [states], "rough head")
+
+
 class _Decoder:
     def __init__(self, header: Header, weights: Weights) -> None:
         number, family = header.integer, header.family
@@ -52,7 +59,7 @@ class _Decoder:
         for layer in range(self.layers):
             hidden = self._layer(hidden, layer)
         hidden = self._norm(hidden, "output_norm")
-        logits = self.weights.products(hidden, ["output" if self.weights.holds("output.weight") else "token_embd"])[0]
+        logits = self.weights.products(hidden, [self.weights.head])[0]
         result = ops.result(logits, name="logits")
         result.output(0).set_names({"logits"})
         inputs = [port.get_node() for port in (self.ids, self.mask, self.positions, self.beams)]
