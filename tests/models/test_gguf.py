@@ -20,7 +20,7 @@ from specdemo.engines.text import Tokenizer
 from specdemo.errors import FetchError, GGUFError, LoadError, ModelError
 from specdemo.files import ASSETS
 from specdemo.models import converted as conversion
-from specdemo.models import gguf
+from specdemo.models import gguf, gguf_weights
 from specdemo.models.catalogue import bundled_models, pair_of
 from specdemo.models.checks import check_pair
 from specdemo.models.converted import convert_gguf, converted_folder, file_digest, folder_of, is_converted
@@ -203,6 +203,25 @@ def test_4_bit_weights_keep_their_size(tmp_path: Path) -> None:
 def logits(folder: Path) -> np.ndarray[Any, Any]:
     sequence = LanguageModel(folder, "CPU", EXACT).sequence(len(TOKENS) + 1)
     return np.vstack([sequence.logits(TOKENS), sequence.logits([44])])
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_large_head_is_read_in_4_bits_and_its_likeliest_rows_again(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = gguf_files.weights("llama")
+    if not shared:
+        arrays["output.weight"] = gguf_files.weights("llama", seed=1)["token_embd.weight"]
+    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0", arrays=arrays)
+    whole = logits(folder := converted(file, "int8"))
+    shutil.rmtree(folder)
+    monkeypatch.setattr(gguf_weights, "_ROUGH_HEAD_THRESHOLD", 0)
+    rough = logits(converted(file, "int8"))
+    likely = whole >= np.sort(whole)[:, -32:-31]  # well within the 64 that are computed in full
+    np.testing.assert_allclose(rough[likely], whole[likely], atol=1e-5)
+    error = np.abs(rough - whole)[~likely]
+    assert 0.02 < np.median(error) < error.max() < 0.2 * np.abs(whole).max()
 
 
 @pytest.mark.openvino
