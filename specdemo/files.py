@@ -20,7 +20,7 @@ from typing import Any
 import platformdirs
 from pydantic_core import from_json
 
-from specdemo.errors import FileError, SpecdemoError, quoted
+from specdemo.errors import FileError, SpecdemoError, UsageError, quoted
 
 try:
     Path.home()
@@ -105,6 +105,17 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
+def check_files(json: str | None, *others: str | None) -> None:
+    """Check before a run that its files can be written; only JSON can go to standard output, as `-`."""
+    given = [path for path in (None if json == "-" else json, *others) if path is not None]
+    for path in given:
+        if path in ("", "-") or Path(path).is_dir() or not Path(path).parent.is_dir():
+            raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
+    files = [os.path.realpath(path) for path in given if not path.startswith("/dev/")]
+    if len({*files}) < len(files):
+        raise UsageError("Two results would be written to one file; choose another path for one of them.")
+
+
 def write_files(files: Mapping[str | Path, Callable[[], bytes]]) -> None:
     """Make and write several files. If some fail, write the others, then raise a SpecdemoError that names all."""
     failures = list[SpecdemoError]()
@@ -186,8 +197,6 @@ _PACKAGE = Path(__file__).resolve().parent
 # A wheel has `assets/` inside the package; a checkout has it next to the package.
 ASSETS = next(folder for folder in (_PACKAGE / "assets", _PACKAGE.parent / "assets") if folder.is_dir())
 
-_LIGHT, _DARK = r":root \{(.*?)\}", r"\.dark \{(.*?)\}"
-
 
 @cache
 def glossary() -> dict[str, dict[str, Any]]:
@@ -199,6 +208,6 @@ def glossary() -> dict[str, dict[str, Any]]:
 def colours(*, dark: bool = False) -> dict[str, str]:
     """The page's colours by name, such as `ink`, from its style sheet."""
     sheet = (ASSETS / "page" / "tokens.css").read_text(encoding="utf-8")
-    block = re.search(_DARK if dark else _LIGHT, sheet, re.DOTALL)
+    block = re.search(r"\.dark \{(.*?)\}" if dark else r":root \{(.*?)\}", sheet, re.DOTALL)
     assert block is not None, "the style sheet begins with its colours"
     return dict(re.findall(r"--sd-([\w-]+): (#\w+)", block[1]))

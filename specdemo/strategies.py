@@ -97,12 +97,8 @@ class Strategy:
         return None
 
 
-NO_DRAFTER = DrafterInfo("none", "Nobody", "nobody")
 DRAFT_MODEL = DrafterInfo("model", "Draft model", "the draft", model=True)
 SERVER_DRAFTER = DrafterInfo("model", "The server's drafter", "the server's drafter", model=True)  # of any kind
-PROMPT_LOOKUP = DrafterInfo("lookup", "Prompt lookup", "prompt lookup", copies=True)
-SUFFIX_TREE = DrafterInfo("suffix", "Suffix tree", "the suffix tree", copies=True)
-COMBINED = DrafterInfo("combined", "Draft and suffix tree", "the draft with the suffix tree", model=True, copies=True)
 CONSTANT_POLICY = Policy("constant", "Lookahead")
 CONFIDENCE_POLICY = Policy("confidence", "Confidence")
 AUTO_POLICY = Policy("auto", "Automatic")
@@ -138,7 +134,7 @@ class Parameters(BaseModel):
 class Plain(Strategy):
     """The target alone: nothing is proposed."""
 
-    drafter = NO_DRAFTER
+    drafter = DrafterInfo("none", "Nobody", "nobody")
     template = "plain"
 
 
@@ -226,7 +222,7 @@ class Lookup(Strategy):
     num_assistant_tokens: int
 
     name = "lookup"
-    drafter = PROMPT_LOOKUP
+    drafter = DrafterInfo("lookup", "Prompt lookup", "prompt lookup", copies=True)
     policy = CONSTANT_POLICY
     template = "lookahead {num_assistant_tokens}, n-grams of up to {max_ngram_size}"
 
@@ -259,7 +255,7 @@ class Suffix(Strategy):
     max_assistant_tokens: int
 
     name = "suffix"
-    drafter = SUFFIX_TREE
+    drafter = DrafterInfo("suffix", "Suffix tree", "the suffix tree", copies=True)
     policy = CONFIDENCE_POLICY
     template = "confidence threshold {assistant_confidence_threshold:g}"
 
@@ -284,7 +280,9 @@ class Combined(Strategy):
     """Copies what repeats and drafts the rest: in each round whichever should yield more tokens a second."""
 
     name = "combined"
-    drafter = COMBINED
+    drafter = DrafterInfo(
+        "combined", "Draft and suffix tree", "the draft with the suffix tree", model=True, copies=True
+    )
     policy = AUTO_POLICY
     drafts = ("model", "eagle3")
     needs_costs = True

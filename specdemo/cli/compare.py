@@ -6,24 +6,14 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from specdemo.cli.options import (
-    Commands,
-    add_json,
-    add_pair,
-    add_settings,
-    check_files,
-    check_no_file_name,
-    chosen_pair,
-    given_settings,
-    integer,
-)
+from specdemo.cli.options import Commands, add_json, add_pair, add_settings, chosen_pair, given_settings, integer
 from specdemo.cli.terminal import interruptible, print_figures, print_race, progress, safe_console, show_conversion
 from specdemo.engines.base import check_prompt
 from specdemo.errors import ServerError
-from specdemo.experiments.prompts import MAX_BYTES, decoded
+from specdemo.experiments.prompts import MAX_BYTES, check_no_file_name, decoded
 from specdemo.exports import html, schema
 from specdemo.exports.code import SOFTWARE, code
-from specdemo.files import json_file, read_bytes, write_files, write_json
+from specdemo.files import check_files, json_file, read_bytes, write_files, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.converted import convert_pair

@@ -7,24 +7,14 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from specdemo.cli.options import (
-    Commands,
-    add_json,
-    add_pair,
-    add_settings,
-    check_files,
-    check_no_file_name,
-    chosen_pair,
-    given_settings,
-    integer,
-)
+from specdemo.cli.options import Commands, add_json, add_pair, add_settings, chosen_pair, given_settings, integer
 from specdemo.cli.terminal import interruptible, print_report, progress, show_conversion
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import PRESETS, Axes, Plan, Preset
-from specdemo.experiments.prompts import PromptFile, chosen_tasks, read_prompts
+from specdemo.experiments.prompts import PromptFile, check_no_file_name, chosen_tasks, read_prompts
 from specdemo.experiments.report import build_report, write
 from specdemo.experiments.rows import Result, measure
-from specdemo.files import write_json
+from specdemo.files import check_files, write_json
 from specdemo.models.converted import convert_pair
 from specdemo.records import Progress
 from specdemo.settings import GenerationSettings, option, require_effect

@@ -3,7 +3,6 @@
 import argparse
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -12,8 +11,8 @@ from pydantic.fields import FieldInfo
 
 from specdemo.api import BEST_DRAFT, load
 from specdemo.capabilities import SERVER_ENGINE, ServerKind
-from specdemo.errors import UsageError, quoted
-from specdemo.models import catalogue
+from specdemo.errors import UsageError
+from specdemo.models.catalogue import MODELS_VARIABLE, catalogue
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import parameters
@@ -28,7 +27,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
     """Add one option per field, by topic. Unset ones stay out of the namespace: defaults live in the class."""
     groups: dict[str, Any] = {}
     by_pair = {"engine"}
-    for entry in catalogue.catalogue():
+    for entry in catalogue():
         by_pair |= entry.defaults.generation.keys() | entry.defaults.runtime.model_fields_set
     for name, field in settings.model_fields.items():
         topic = _topic(settings, name)
@@ -39,13 +38,6 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSetti
         default = "depends on the pair" if name in by_pair else "on" if field.default is True else field.default
         help_ += f" (default: {default})" if default not in (None, False, "") else ""
         groups[topic].add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
-
-
-def check_no_file_name(prompt: str, advice: str) -> str:
-    with suppress(OSError, ValueError):  # too long for a path, for example
-        if Path(prompt).is_file():
-            raise UsageError(f"The prompt {quoted(prompt)} is the name of a file; {advice}.")
-    return prompt
 
 
 def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
@@ -97,9 +89,7 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
-    help_ = (
-        f"your own OpenVINO folders and GGUF files (default: ${catalogue.MODELS_VARIABLE}, or a folder in your cache)"
-    )
+    help_ = f"your own OpenVINO folders and GGUF files (default: ${MODELS_VARIABLE}, or a folder in your cache)"
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
@@ -120,17 +110,6 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON; - for standard output")
-
-
-def check_files(json: str | None, *others: str | None) -> None:
-    """Check before a run that its files can be written; only JSON can go to standard output, as `-`."""
-    given = [path for path in (None if json == "-" else json, *others) if path is not None]
-    for path in given:
-        if path in ("", "-") or Path(path).is_dir() or not Path(path).parent.is_dir():
-            raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
-    files = [os.path.realpath(path) for path in given if not path.startswith("/dev/")]
-    if len({*files}) < len(files):
-        raise UsageError("Two results would be written to one file; choose another path for one of them.")
 
 
 def _kind(field: FieldInfo) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from specdemo.files import colours
 from specdemo.records import SIDES, Comparison, Model
 from specdemo.results.estimate import INTERVAL
 from specdemo.results.summary import summarise
-from specdemo.results.words import Piece, PieceKind, pieces, prompt_of
+from specdemo.results.words import PieceKind, pieces, prompt_of
 from specdemo.text import printable
 
 _COLOURS = colours(dark=True)  # the page's; readable on light backgrounds, too
@@ -62,7 +62,9 @@ def print_race(console: Console, comparison: Comparison) -> None:
         run = comparison.side(side)
         text = Text.assemble((f"{side}: ", "bold"), (prompt_of(comparison), "dim"))
         for step in (run.prefill, *run.rounds):
-            text.append_text(Text().join(map(_piece, pieces(step, side))))
+            for piece in pieces(step, side):
+                # not every terminal can strike through
+                text.append(f"~{piece.text}~" if piece.kind == "rejected" else piece.text, STYLES[piece.kind])
         console.print(text, soft_wrap=not console.is_terminal)
     legend = Text.assemble(
         ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["target"]), "  ",
@@ -87,11 +89,6 @@ def print_figures(console: Console, comparison: Comparison, *, explained: bool =
         console.print(Text(summary.warnings[0].reason, "dark_orange"))
     for note in (summary.made_by, *(summary.notes if explained else ["--explain says why, with formulas."])):
         console.print(Text(note, "dim"))
-
-
-def _piece(piece: Piece) -> Text:
-    text = f"~{piece.text}~" if piece.kind == "rejected" else piece.text  # not every terminal can strike through
-    return Text(text, STYLES[piece.kind])
 
 
 def print_report(report: Report) -> None:

@@ -245,16 +245,13 @@ class Plan:
             kinds.setdefault(kind, []).append(variant)
         done = 0
         for variants in kinds.values():
+            groups = [  # every stage begins with the same prompts
+                Group(repeat, task, order)
+                for repeat in range(self.repeats)
+                for task, order in self._shuffled(variants, Random(repeat))
+            ]
             done += len(variants)
-            yield self._stage(variants, done / len(self.variants))
-
-    def _stage(self, variants: Sequence[Variant], until: float) -> Stage:
-        groups = [
-            Group(repeat, task, order)
-            for repeat in range(self.repeats)
-            for task, order in self._shuffled(variants, Random(repeat))  # every stage begins with the same prompts
-        ]
-        return Stage(variants[0].settings.engine, groups, until)
+            yield Stage(variants[0].settings.engine, groups, done / len(self.variants))
 
     def _shuffled(self, variants: Sequence[Variant], random: Random) -> Iterator[tuple[Task | None, Sequence[str]]]:
         by_concurrency: dict[int | None, list[str]] = {}

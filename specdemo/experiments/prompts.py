@@ -12,6 +12,7 @@ import warnings
 from ast import literal_eval
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO, StringIO
 from itertools import chain, count, islice, pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from specdemo.errors import FileError, listed, quoted
+from specdemo.errors import FileError, UsageError, listed, quoted
 from specdemo.files import ASSETS, read_bytes
 from specdemo.records import MAX_TURNS, Prompts, Record
 from specdemo.text import counted
@@ -114,6 +115,13 @@ def bundled_tasks(kind: Prompts) -> list[Task]:
 
 def typed_tasks(prompts: Sequence[str]) -> list[Task]:
     return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
+
+
+def check_no_file_name(prompt: str, advice: str) -> str:
+    with suppress(OSError, ValueError):  # too long for a path, for example
+        if Path(prompt).is_file():
+            raise UsageError(f"The prompt {quoted(prompt)} is the name of a file; {advice}.")
+    return prompt
 
 
 def chosen_tasks(

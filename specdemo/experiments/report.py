@@ -18,7 +18,7 @@ from specdemo.experiments.rows import Point, Result, fastest, points
 from specdemo.exports.html import STYLES, page_file, render, script_json, scripts
 from specdemo.files import ASSETS, glossary, json_file, write_files
 from specdemo.records import SIDES
-from specdemo.results.estimate import BUSY_SHARE, INTERVAL, Speedup, mean_load
+from specdemo.results.estimate import BUSY_SHARE, INTERVAL, mean_load
 from specdemo.results.figures import ChartPoint, Figure, as_data, xy_chart
 from specdemo.results.words import shared_words
 from specdemo.settings import option
@@ -78,12 +78,10 @@ def _where(best: Sequence[Point]) -> str:
     """Say where speculation pays, given the best setting of each condition."""
     by_call: dict[str, list[str]] = {}
     for point in sorted(best, key=lambda point: -point.speedup.ratio):
-        by_call.setdefault(_call(point.speedup), []).append(f"{point.variant} ({point.speedup.ratio:.2f}×)")
+        direction = point.speedup.direction
+        call = "neither clearly faster nor slower" if direction == "same" else direction
+        by_call.setdefault(call, []).append(f"{point.variant} ({point.speedup.ratio:.2f}×)")
     return f"Speculation is {'; '.join(f'{call} at {listed(names)}' for call, names in by_call.items())}."
-
-
-def _call(speedup: Speedup) -> str:
-    return "neither clearly faster nor slower" if speedup.direction == "same" else speedup.direction
 
 
 class Part(NamedTuple):

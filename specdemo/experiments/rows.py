@@ -271,11 +271,9 @@ class _Measurement:
         """Within a time limit they are measured only for policies that depend on them, and shorter."""
         if self.plan.minutes is None:
             return known_costs(engine, stop=self.stop)
-        needed = any(variant.settings.strategy.needs_costs for variant in self.plan.variants.values())
-        seconds = COSTS_SHARE * self.plan.minutes * 60
-        return (
-            known_costs(engine, stop=self.stop, seconds=seconds) if needed else load_costs(engine.name, engine.pair)
-        )
+        if not any(variant.settings.strategy.needs_costs for variant in self.plan.variants.values()):
+            return load_costs(engine.name, engine.pair)
+        return known_costs(engine, stop=self.stop, seconds=COSTS_SHARE * self.plan.minutes * 60)
 
     def fit(self, plain: Run) -> None:
         """Shorten runs until the time allows `MIN_TRIALS` of each variant, by the pace of a plain run."""

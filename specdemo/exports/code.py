@@ -14,6 +14,7 @@ from specdemo.errors import SettingsError, quoted
 from specdemo.models.devices import draft_device, properties
 from specdemo.models.library import Format, Origin, origin
 from specdemo.records import ModelPair, Request
+from specdemo.results.words import is_chat
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant, Lookup, ServerDefault, Strategy
 from specdemo.text import printable
@@ -30,10 +31,6 @@ class _CodeInputs:
     target: Origin
     draft: Origin | None
     form: Any
-
-    @property
-    def chat(self) -> bool:
-        return self.pair.target.chat_template and self.request.apply_chat_template
 
 
 class Software(NamedTuple):
@@ -108,7 +105,8 @@ def _nearest(software: Software, pair: ModelPair, settings: GenerationSettings) 
 def _genai(copy: _CodeInputs) -> Iterator[str]:
     runtime = copy.pair.runtime
     target_options, draft_options = (
-        _arguments(properties(runtime, device)) for device in (runtime.device, draft_device(runtime))
+        "".join(f", {name}={value!r}" for name, value in properties(runtime, device).items())
+        for device in (runtime.device, draft_device(runtime))
     )
     drafter = "prompt_lookup=True"
     if copy.draft is not None:
@@ -125,8 +123,8 @@ def _genai(copy: _CodeInputs) -> Iterator[str]:
         comment = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
         yield f"config.{name} = {value!r}{comment}"
     yield f"prompt = {copy.request.prompt!r}"
-    if not copy.chat:
-        yield f"config.apply_chat_template = {copy.chat}"
+    if not is_chat(copy.pair, copy.request):
+        yield "config.apply_chat_template = False"
     else:
         system = f"{copy.request.messages[0]!r}, " if copy.request.system_prompt else ""
         yield f'prompt = ov_genai.ChatHistory([{system}{{"role": "user", "content": prompt}}])'
@@ -168,10 +166,6 @@ SOFTWARE: dict[str, Software] = {
 }
 
 
-def _arguments(values: dict[str, Any]) -> str:
-    return "".join(f", {name}={value!r}" for name, value in values.items())
-
-
 def _json(value: Any) -> str:
     """Write JSON on one line. Invisible characters are escaped; letters of any script are not."""
     text = json.dumps(value, ensure_ascii=False)
@@ -189,7 +183,7 @@ def command(arguments: Sequence[str]) -> str:
 def _post(copy: _CodeInputs, request: dict[str, Any]) -> Iterator[str]:
     """Yield a curl command for the server that the lines before it start."""
     path, body = "/v1/completions", dict[str, Any](prompt=copy.request.prompt)
-    if copy.chat:
+    if is_chat(copy.pair, copy.request):
         path, body = "/v1/chat/completions", {"messages": copy.request.messages}
         if not copy.request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}

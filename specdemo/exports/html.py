@@ -80,7 +80,8 @@ def markdown(comparison: Comparison) -> bytes:
 
 def scripts(modules: Sequence[str]) -> dict[str, Markup]:
     """Return what a file needs without a server: these modules, Plotly, the empty charts, and the glossary."""
-    imports = {"imports": {name: _url(_bare(page_file(name))) for name in modules}}
+    codes = {name: b64encode(_bare(page_file(name)).encode()).decode() for name in modules}
+    imports = {"imports": {name: f"data:text/javascript;base64,{code}" for name, code in codes.items()}}
     plotly, charts = Markup(b64encode(figures.plotly_js()).decode()), script_json(figures.page_charts())
     return {"imports": script_json(imports), "plotly": plotly, "charts": charts, "terms": terms()}
 
@@ -99,10 +100,6 @@ def script_json(value: Any) -> Markup:
 def _bare(script: str) -> str:
     """Make a module import others by bare names, which an import map resolves even from a `data:` URL."""
     return script.replace(' from "./', ' from "')
-
-
-def _url(script: str) -> str:
-    return f"data:text/javascript;base64,{b64encode(script.encode()).decode()}"
 
 
 class FileKind(NamedTuple):

@@ -60,10 +60,6 @@ class Source(Record):
         return f"{self.repository}:{self.file}" if self.file is not None else self.repository
 
     @property
-    def listed_as(self) -> str:
-        return self.name or self.repository or ""
-
-    @property
     def exported_name(self) -> str:
         """Name of its folder in the models directory, if it must be exported first."""
         return f"{(self.repository or '').rpartition('/')[-1]}-{self.weights}-ov"

@@ -113,14 +113,12 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
         same = model.architecture == target.architecture and sizes[0] >= _MIN_OVERLAP * sizes[1]
         return model.vocabulary == target.vocabulary or (same and not model.head)
 
-    def can_draft(model: Model) -> bool:
-        return model != target and (shares_vocabulary(model) or not model.head)
-
     def rank(model: Model) -> tuple[bool, bool]:
         larger = (model.weight_bytes or 0) >= (target.weight_bytes or 0)
         return not shares_vocabulary(model), larger
 
-    return sorted(filter(can_draft, models), key=rank)
+    able = (model for model in models if model != target and (shares_vocabulary(model) or not model.head))
+    return sorted(able, key=rank)
 
 
 def is_recommended(draft: Model, target: Model) -> bool:
@@ -194,23 +192,16 @@ def _refusal(engine: EngineName, target: Model, draft: Model | None, difference:
 @lru_cache(maxsize=64)
 def _special_token_refusal(target: Model, draft: Model) -> str | None:
     """Return why GenAI refuses two models with the same vocabulary: it also compares ids of special tokens."""
-    ids, draft_ids = (_special_ids(load_tokenizer(model)) for model in (target, draft))
-    for name in ids:
-        if ids[name] != draft_ids[name]:
+    tokenizers = load_tokenizer(target), load_tokenizer(draft)
+    for name in ("bos", "eos", "pad"):
+        id_, draft_id = (getattr(tokenizer, f"get_{name}_token_id")() for tokenizer in tokenizers)
+        if id_ != draft_id:
             other = engine_that(lambda engine: engine.local and not engine.compares_special_tokens)
             return (
-                f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_ids[name]} and "
-                f"{ids[name]}; choose {other}, which needs only the same vocabulary."
+                f"GenAI takes a draft only if its {name} token is the target's, but these are {draft_id} and "
+                f"{id_}; choose {other}, which needs only the same vocabulary."
             )
     return None
-
-
-def _special_ids(tokenizer: "openvino_genai.Tokenizer") -> dict[str, int]:
-    return {
-        "bos": tokenizer.get_bos_token_id(),
-        "eos": tokenizer.get_eos_token_id(),
-        "pad": tokenizer.get_pad_token_id(),
-    }
 
 
 def load_tokenizer(model: Model) -> "openvino_genai.Tokenizer":

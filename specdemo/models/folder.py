@@ -7,7 +7,7 @@ precision, and whether the copy is complete.
 import xml.etree.ElementTree as ElementTree
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -39,6 +39,7 @@ _LINEAR = (
     "choose a model with a KV cache in every layer"
 )
 _OTHER_HEADS = {"dflash": "a DFlash draft", "mtp": "a multi-token-prediction head"}
+_PRECISIONS = {"u8": "int8", "i8": "int8", "u4": "int4", "i4": "int4"}
 _TRUE = {"yes", "true", "1"}
 _MAX_BYTES_READ = 2**20  # a tokenizer_config.json with many added tokens takes some 300,000
 NO_LIMIT = 2**30  # tokens of a text; GenAI adds to it those at the beginning, so 2**31 - 1 would overflow
@@ -116,14 +117,15 @@ def inspect_folder(path: Path) -> Model:
         raise FolderError(f"The model in {path.name!r} {_NO_STATE}.")
     for other in () if head else ("openvino_tokenizer", "openvino_detokenizer"):
         _read_network(path, other)
-    sizes = _sizes(network)
+    sizes = weights_by_type((kind, shape) for kind, shape, _ in network.constants)
+    most = max(sizes, key=sizes.__getitem__, default="unknown")
     try:
         return Model(
             name=path.name,
             path=path,
             architecture=str(config.get("model_type", "unknown")),
             parameters=sum(sizes.values()),
-            weights=_name_precision(sizes),
+            weights=_PRECISIONS.get(most, most),
             context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
             weight_bytes=(path / "openvino_model.bin").stat().st_size,
             vocabulary=text_config.get("draft_vocab_size", text_config.get("vocab_size", network.logits)),
@@ -168,18 +170,13 @@ def _read_network(path: Path, stem: str) -> _Network:
     return _Network(constants, logits if logits is not None and logits > 0 else None, frozenset(modes), stateful)
 
 
-def _sizes(network: _Network) -> Counter[str]:
+def weights_by_type(tensors: Iterable[tuple[str, Sequence[int]]]) -> Counter[str]:
     """Count weights by element type, in matrices only: biases, scales and masks do not name a precision."""
     sizes: Counter[str] = Counter()
-    for kind, shape, _ in network.constants:
+    for kind, shape in tensors:
         if len(shape) > 1:
             sizes[kind] += prod(shape)
     return sizes
-
-
-def _name_precision(sizes: Counter[str]) -> str:
-    kind = sizes.most_common(1)[0][0] if sizes else "unknown"
-    return {"u8": "int8", "i8": "int8", "u4": "int4", "i4": "int4"}.get(kind, kind)
 
 
 def _has_chat_template(path: Path) -> bool:

@@ -2,12 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator
-from math import prod
 from pathlib import Path
 
 from specdemo.child import Failure, Limits, run_limited
 from specdemo.errors import GGUFError, ModelError, quoted
-from specdemo.models.folder import cached_until_changed, inspect_folder
+from specdemo.models.folder import cached_until_changed, inspect_folder, weights_by_type
 from specdemo.models.gguf_header import BLOCKS, Header, incomplete, read_array, read_header
 from specdemo.models.gguf_keys import refusal_of
 from specdemo.records import Model
@@ -52,10 +51,7 @@ def inspect_gguf(path: Path) -> Model:
     if weight_bytes > size:
         raise GGUFError(f"{path.name!r} is damaged: its tensors overlap; choose another file.")
     family = header.family
-    sizes: Counter[str] = Counter()
-    for tensor in header.tensors:
-        if len(tensor.shape) > 1:  # matrices only, as for a folder
-            sizes[tensor.type] += prod(tensor.shape)
+    sizes = weights_by_type((tensor.type, tensor.shape) for tensor in header.tensors)
     return Model(
         name=path.name,
         path=path,

@@ -140,7 +140,8 @@ def find_model(name: str, directory: Path | None = None) -> Model:
             raise UnknownNameError(f"{quoted(name)} cannot be used: {unusable.reason}")
     entries = {entry.name: entry for entry in catalogue()}
     if name in entries:
-        target = entries[name].target.listed_as or f"{name}/target"
+        source = entries[name].target
+        target = source.name or source.repository or f"{name}/target"
         if target in models:
             return models[target]
         raise UnknownNameError(

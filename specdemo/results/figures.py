@@ -28,11 +28,6 @@ _PATTERNS = ("", "/", "x", ".", "\\", "-", "+")  # of bars in the same order, so
 _MAX_STRETCH = 2  # times the largest value: how far error bars may stretch an axis
 
 
-@cache
-def _colour(name: str) -> str:
-    return colours()[name]
-
-
 def figure(x: str, y: str, *traces: Trace, **layout: Any) -> Figure:
     """`layout` may extend the axes."""
     import plotly.graph_objects as go  # takes half a second, which no start of the program should wait for
@@ -47,20 +42,20 @@ def figure(x: str, y: str, *traces: Trace, **layout: Any) -> Figure:
 def _plotly_defaults() -> dict[str, Any]:
     """Plotly's template, and its configuration, whose mode bar lacks "Share chart", which uploads."""
     text = (ASSETS / "plotly.json").read_text(encoding="utf-8")
-    template: dict[str, Any] = json.loads(re.sub(r"var\(--sd-(\w+)\)", lambda match: _colour(match[1]), text))
+    template: dict[str, Any] = json.loads(re.sub(r"var\(--sd-(\w+)\)", lambda match: colours()[match[1]], text))
     return template
 
 
 def line(name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), **style: Any) -> Trace:
-    look = {"color": _colour(colour)} | style.pop("line", {})
+    look = {"color": colours()[colour]} | style.pop("line", {})
     return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "line": look, **style}
 
 
 def bars(
     name: str, colour: str, x: Iterable[Any] = (), y: Iterable[Any] = (), hatch: str = "", **style: Any
 ) -> Trace:
-    pattern = {"shape": hatch, "fillmode": "overlay", "fgcolor": _colour("card"), "size": 6, "solidity": 0.25}
-    look = {"color": _colour(colour), "pattern": pattern}
+    pattern = {"shape": hatch, "fillmode": "overlay", "fgcolor": colours()["card"], "size": 6, "solidity": 0.25}
+    look = {"color": colours()[colour], "pattern": pattern}
     return {"type": "bar", "name": name, "x": list(x), "y": list(y), "marker": look, **style}
 
 
@@ -88,7 +83,7 @@ def _acceptance() -> Figure:
     accepted = _grow(bars, "accepted", "accepted", *place, "accepted")
     unaccepted = _grow(bars, "not accepted", "unaccepted", *place, "unaccepted", hatch="/")
     rate = _grow(line, "α", "ink", *place, "alpha", yaxis="y2", hovertemplate="%{y:.2f}")
-    mark = {"symbol": "line-ew-open", "size": 9, "color": _colour("ink"), "line": {"width": 2}}
+    mark = {"symbol": "line-ew-open", "size": 9, "color": colours()["ink"], "line": {"width": 2}}
     copied = _grow(line, "of them copied", "ink", *place, "copied", mode="markers", marker=mark)
     scale = {"range": [0, 1.02], "tickvals": [0, 0.5, 1], "overlaying": "y", "side": "right", "showgrid": False}
     axes = {"xaxis": _ROUND, "yaxis": {"nticks": 4}, "yaxis2": scale | {"title": {"text": "α"}}}
@@ -190,7 +185,7 @@ def xy_chart(x: str, y: str, groups: Mapping[str, Sequence[ChartPoint]], *, alon
         style: dict[str, Any] = {"hovertext": words, "hovertemplate": "%{hovertext}"}
         if None not in highs:
             above, below = ([abs(a - b) for a, b in zip(ends, values, strict=True)] for ends in (highs, lows))
-            style["error_y"] = {"array": above, "arrayminus": below, "color": _colour("mute")}
+            style["error_y"] = {"array": above, "arrayminus": below, "color": colours()["mute"]}
         if along:
             style |= {"mode": "lines+markers", "marker": {"size": 8, "symbol": len(traces)}}
         more = {} if along else {"hatch": hatch}

@@ -166,15 +166,6 @@ def acceptance_by_source(run: Run) -> dict[str, tuple[int, int]]:
     return {name: (found.count(Outcome.ACCEPTED), len(found)) for name, found in outcomes.items()}
 
 
-def draft_cost(costs: Costs) -> float | None:
-    return None if costs.draft_step is None else costs.draft_step / costs.plain_step
-
-
-def verify_cost(costs: Costs, tokens: int) -> float | None:
-    """v(n): seconds of a target pass over n tokens / seconds over one; None beyond what was measured."""
-    return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
-
-
 def expected_speedups(costs: Costs, acceptance: float, *, free: bool = False) -> tuple[float, ...]:
     """Return the expected speedups at lookaheads 1, 2, …, as far as passes were measured, if each proposal after
     accepted ones is accepted with probability `acceptance`: (1 + α + … + α^γ) / (d(γ) + v(γ+1)).
@@ -214,8 +205,9 @@ def round_costs(comparison: Comparison, plain_steps: float | None) -> RoundCosts
     if plain_steps is None or any(step.draft_seconds is None for step in rounds):
         if costs is None:
             return None
-        verify = None if lookahead is None else verify_cost(costs, lookahead + 1)
-        return RoundCosts(draft_cost(costs) if model else None, None, verify, lookahead, "measured separately")
+        verify = None if lookahead is None else costs.round_cost(lookahead, free=True)
+        draft_step = costs.draft_step / costs.plain_step if model and costs.draft_step is not None else None
+        return RoundCosts(draft_step, None, verify, lookahead, "measured separately")
     if not model:
         return RoundCosts(None, None, plain_steps, lookahead, "in this run")
     seconds = sum(step.draft_seconds or 0.0 for step in rounds)

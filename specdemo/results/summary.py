@@ -60,6 +60,7 @@ def summarise(comparison: Comparison) -> Summary:
     steps = None if speedup is None else speedup.plain_steps_per_round
     seconds = _seconds(comparison)
     state: State | Literal["none"] = "none" if speedup is None else speedup.state
+    models = comparison.pair if comparison.settings.strategy.drafter.model else comparison.pair.target
     nothing = "Too short to compare" if comparison.both_ran else "Nothing to compare"
     return Summary(
         headline=nothing if speedup is None else headline_of(speedup.ratio),
@@ -76,15 +77,10 @@ def summarise(comparison: Comparison) -> Summary:
         warnings=run_warnings,
         why=tuple(filter(None, _why(comparison, speedup, run_warnings))),
         agreement=agreement(comparison),
-        made_by=f"{_models(comparison)} on {comparison.environment.device}: {run_words(comparison)}.",
+        made_by=f"{models.name} on {comparison.environment.device}: {run_words(comparison)}.",
         notes=tuple(notes(comparison)),
         values=_values(comparison, speedup) | {"plain_steps_per_round": steps},
     )
-
-
-def _models(comparison: Comparison) -> str:
-    drafted = comparison.settings.strategy.drafter.model
-    return comparison.pair.name if drafted else comparison.pair.target.name
 
 
 def _values(comparison: Comparison, speedup: Speedup | None) -> dict[str, Any]:

@@ -87,17 +87,11 @@ def _refused(comparison: Comparison) -> str:
 def _too_slow(comparison: Comparison) -> str:
     costs = comparison.costs
     assert costs is not None, "the ceiling is known"
-    free, cost, tokens = metrics.ceiling(costs, free=True), metrics.draft_cost(costs), len(costs.verify)
-    if (
-        comparison.settings.strategy.drafter.model
-        and free
-        and free[0] > 1
-        and cost is not None
-        and cost > _SLOW_DRAFT_STEP
-    ):
+    free, cost = metrics.ceiling(costs, free=True), (costs.draft_step or 0.0) / costs.plain_step
+    if comparison.settings.strategy.drafter.model and cost > _SLOW_DRAFT_STEP and free and free[0] > 1:
         what, advice = f"a draft step takes {cost:.2f}", "Choose a much smaller draft or a faster device for it."
     else:
-        what = f"a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f}"
+        what = f"a pass over {len(costs.verify)} tokens takes {costs.verify[-1] / costs.plain_step:.1f}"
         advice = "More threads or another device may change that."
     slower = "Even if every proposal were accepted, plain decoding would be faster"
     return f"{slower}: {what} times as long as a plain step. {advice}"

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from specdemo.capabilities import ENGINES
 from specdemo.errors import listed
-from specdemo.records import Comparison, ModelPair, Outcome, Round, Side
+from specdemo.records import Comparison, ModelPair, Outcome, Request, Round, Side
 from specdemo.results.agreement import UNCOMPRESSED
 from specdemo.settings import GenerationSettings
 
@@ -90,7 +90,7 @@ def shared_words(settings: GenerationSettings) -> str:
     return ", ".join([*words, f"at most {settings.max_new_tokens} tokens"])
 
 
-def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
+def is_chat(pair: ModelPair, settings: GenerationSettings | Request) -> bool:
     return pair.target.chat_template and settings.apply_chat_template
 
 

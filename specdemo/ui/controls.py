@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import gradio as gr
-from pydantic.fields import FieldInfo
 
 from specdemo.capabilities import (
     DRAFT_KINDS,
@@ -47,7 +46,8 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
         return gr.Radio([(label, value) for value, label in labels.items()], **common)
     if field.annotation not in (int, float):
         return gr.Textbox(**common)
-    low, high = _limits(field)
+    bounds = {key: getattr(rule, key) for rule in field.metadata for key in ("ge", "gt", "le") if hasattr(rule, key)}
+    low, high = bounds.get("ge", bounds.get("gt", 0)), bounds["le"]
     if typed or high - low > 10_000:  # a slider is no use for a seed
         return gr.Number(minimum=low, maximum=high, precision=0, **common)
     step = 1 if field.annotation is int else 0.05
@@ -58,11 +58,6 @@ def annotation(name: str) -> Any:
     """Return the type that API clients see: a `Literal` if the setting has a fixed set of values."""
     values = choices(FIELDS[name])
     return FIELDS[name].annotation if values is None else Literal[tuple(values)]
-
-
-def _limits(field: FieldInfo) -> tuple[float, float]:
-    bounds = {key: getattr(rule, key) for rule in field.metadata for key in ("ge", "gt", "le") if hasattr(rule, key)}
-    return bounds.get("ge", bounds.get("gt", 0)), bounds["le"]
 
 
 def engines_for(pair: ModelPair) -> list[EngineName]:

@@ -66,17 +66,13 @@ def independent(acceptance: float, seed: int = 0) -> Iterator[tuple[bool, float]
         yield bool(random.random() < acceptance), 0.6
 
 
-def _confidence(proposed: list[tuple[bool, float]]) -> float:
-    return proposed[-1][1]
-
-
 def rate(policy: LookaheadPolicy, draft: Iterator[tuple[bool, float]], costs: Costs, tokens: int) -> float:
     """Return the tokens committed in the time of a plain step."""
     assert costs.draft_step is not None
-    committed, seconds = 0, 0.0
+    committed, seconds, proposed = 0, 0.0, list[tuple[bool, float]]()
     while committed < tokens:
-        proposed: list[tuple[bool, float]] = []
-        while len(proposed) < 16 and policy.proposes_more(len(proposed), partial(_confidence, proposed)):
+        proposed.clear()
+        while len(proposed) < 16 and policy.proposes_more(len(proposed), lambda: proposed[-1][1]):
             proposed.append(next(draft))
         accepted = next((n for n, (right, _) in enumerate(proposed) if not right), len(proposed))
         policy.learn(len(proposed), accepted)

@@ -18,13 +18,12 @@ from specdemo.errors import FolderError, PairError, SettingsError
 from specdemo.models.catalogue import BUNDLED
 from specdemo.models.devices import properties
 from specdemo.models.folder import inspect_folder
-from specdemo.racing.race import run_alone
 from specdemo.records import Run
 from specdemo.settings import RuntimeSettings
 from tests.support import BRIEF
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
-from tests.support.runs import check_counters, plain, request, speculate
+from tests.support.runs import check_counters, plain, speculate
 
 pytestmark = pytest.mark.openvino
 FOLDER = Path(__file__).parents[1] / "fixtures" / "eagle3"
@@ -110,8 +109,7 @@ def test_in_the_traced_engine_rounds_are_those_of_genai(
 )
 def test_the_traced_engine_runs_a_head_with_every_policy(traced: TracedEngine, values: dict[str, Any]) -> None:
     values = {"prompt": PROMPT, "max_new_tokens": 24, **values}
-    decoder = traced.decoder(request(traced, **values))
-    run = run_alone(decoder)
+    run = speculate(traced, **values)
     assert run.token_ids == plain(traced, **values).token_ids
     assert any(step.accepted for step in run.rounds)
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from math import lcm
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -30,21 +31,14 @@ GRID = lcm(*range(1, 7))  # a multiple of all denominators for weights that sum 
 Rule = Callable[..., tuple[int, int]]
 
 
-class Numbers:
-    def __init__(self, *numbers: float) -> None:
-        self._numbers = iter(numbers)
-
-    def random(self) -> float:
-        return next(self._numbers)
-
-
 def committed_first(rule: Rule, p: Probabilities, q: Probabilities) -> list[float]:
     """Return the exact distribution, by enumerating proposals and random numbers."""
     numbers = [(index + 0.5) / GRID for index in range(GRID)]
     result = np.zeros(3)
     for proposal in np.flatnonzero(q):
         for first, second in product(numbers, numbers):
-            accepted, token = rule([proposal], [q], [p, p], Numbers(first, second))
+            random = SimpleNamespace(random=iter((first, second)).__next__)
+            accepted, token = rule([proposal], [q], [p, p], random)
             result[proposal if accepted else token] += q[proposal] / GRID**2
     return list(result)
 
@@ -95,17 +89,6 @@ class Scripted:
         return iter(())
 
 
-class Tokenless:
-    def encode_prompt(self, request: Request) -> list[int]:
-        return [0]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return ""
-
-    def eos_ids(self) -> frozenset[int]:
-        return frozenset()
-
-
 class Coins:
     """Enumerates all sequences of random numbers 1/4 and 3/4: exact if all probabilities are halves."""
 
@@ -152,7 +135,7 @@ def scripted_decoder(request: Request) -> TracedDecoder:
         return draft
 
     plain = isinstance(request.strategy, Plain)
-    tokenless: Any = Tokenless()
+    tokenless: Any = SimpleNamespace(encode_prompt=lambda request: [0], decode=lambda ids: "", eos_ids=frozenset)
     return TracedDecoder(request, tokenless, lambda *_: Scripted(factor=1), None if plain else drafter)
 
 

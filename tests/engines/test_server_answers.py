@@ -295,15 +295,17 @@ def test_servers_that_resemble_llama_cpp_get_openais_protocol(what: str) -> None
         assert (answered(engine).text, answered(engine).passes_known) == (TEXT, False)
 
 
+LLAMA_CPP = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
+
+
 def test_incomplete_counts_are_ignored() -> None:
-    found = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
     for stream in ((completion(), {"content": "!", "stop": False}, END), (completion(timings={}), END)):
         with pytest.raises(ServerError, match=r"unknown format \(.+\); name its kind with --server"):
-            run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp")
+            run({**LLAMA_CPP, "/completion": Answer(stream=stream)}, kind="llama.cpp")
     assert run({"/props": PROPS, CHAT: answers()[CHAT]}, model="tiny").text == TEXT, "what lists no models"
     busy = Answer(waits=lambda: Event().wait(0.6))
     with pytest.raises(ServerError, match="has sent nothing"):
-        run({**answers(), **found, "/completion": busy}, silence_seconds=0.3)
+        run({**answers(), **LLAMA_CPP, "/completion": busy}, silence_seconds=0.3)
     with pytest.raises(ServerError, match="perhaps still loading"):
         run({**answers(), "/props": Answer({"error": {"message": "Loading model"}}, 503)})
     with pytest.raises(ServerError, match="requires a valid API key"):
@@ -323,11 +325,10 @@ HUGE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("field", HUGE)
 def test_impossible_counts_are_refused_at_once_with_the_servers_name(field: str) -> None:
-    found = {"/props": PROPS, "/v1/models": models("tiny"), "/apply-template": Answer({"prompt": "Say"})}
     stream = completion(), completion(**HUGE[field]), completion(tokens_predicted=4, timings={"predicted_ms": 3}), END
     before = psutil.Process().memory_info().rss
     with pytest.raises(ServerError, match=rf"speculative server answered in an unknown format \(.*{field}"):
-        run({**found, "/completion": Answer(stream=stream)}, kind="llama.cpp", silence_seconds=30)
+        run({**LLAMA_CPP, "/completion": Answer(stream=stream)}, kind="llama.cpp", silence_seconds=30)
     assert psutil.Process().memory_info().rss - before < 100 * 2**20
 
 
@@ -339,8 +340,8 @@ def test_an_unusable_model_name_is_the_servers_fault(name: Any) -> None:
 
 
 def test_a_server_applies_its_chat_template_unless_it_is_switched_off() -> None:
-    found = {"/props": PROPS, "/v1/models": models("tiny"), "/completion": Answer(stream=TWO)}
-    with fake({**found, "/apply-template": Answer({"prompt": "<user>Say<assistant>"})}) as server:
+    templated = Answer({"prompt": "<user>Say<assistant>"})
+    with fake({**LLAMA_CPP, "/apply-template": templated, "/completion": Answer(stream=TWO)}) as server:
         pair = server_pair(Servers(speculative=Server(url=f"{server.url}/v1/chat/completions")))
         assert (pair.target.server, pair.target.chat_template) == ("llama.cpp", True)
         with closing(ServerEngine(pair)) as engine:

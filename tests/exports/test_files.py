@@ -41,10 +41,6 @@ def compare(prompt: str = "Say", **settings: Any) -> Comparison:
     return compared(engine, prompt, **settings)
 
 
-def raced(comparison: Comparison) -> Comparison:
-    return comparison
-
-
 def chat(comparison: Comparison) -> Comparison:
     target = comparison.pair.target.model_copy(update={"chat_template": True})
     history = (Turn(prompt="Before", answer="```\ncode\n```"),)
@@ -58,7 +54,7 @@ def failed(comparison: Comparison) -> Comparison:
     return comparison.model_copy(update={"speculative": Run.without("failed"), "failures": failures})
 
 
-@pytest.mark.parametrize("kind", [raced, chat, failed])
+@pytest.mark.parametrize("kind", [Comparison.model_copy, chat, failed])
 def test_a_result_as_text_has_ten_lines_and_a_command_with_the_same_settings(
     kind: Callable[[Comparison], Comparison],
 ) -> None:

@@ -39,6 +39,4 @@ def assert_drawn(page: Page, comparison: Comparison) -> None:
         if any(len(trace.x) for trace in made.data):  # else the page says why it is empty
             assert texts == [[pytest.approx(note.x), note.text] for note in made.layout.annotations]
         else:
-            assert [text for _, text in texts] == [
-                (made.layout.meta or {}).get("empty", "Appears as the race goes on.")
-            ]
+            assert [text for _, text in texts] == ["Appears as the race goes on."]

@@ -57,7 +57,6 @@ trials = st.builds(
     other_load=probability,
 )
 models = st.builds(Model, name=text, architecture=text, parameters=ids, weights=text, path=st.none())
-environments = st.builds(Environment, threads=st.none() | st.integers(1, 1024))
 comparisons = st.builds(
     Comparison,
     pair=st.builds(ModelPair, name=text, target=models, draft=st.none() | models, runtime=st.just(RuntimeSettings())),
@@ -69,7 +68,7 @@ comparisons = st.builds(
         drafter=st.just("model"),
         num_assistant_tokens=st.integers(1, 16),
     ),
-    environment=environments,
+    environment=st.builds(Environment, threads=st.none() | st.integers(1, 1024)),
     plain=runs,
     speculative=runs,
     other_load=probability,

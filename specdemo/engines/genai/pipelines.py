@@ -137,12 +137,10 @@ class Pipelines:
         target, device, runtime = self.pair.target, self._device, self.pair.runtime
         options: dict[str, Any] = dict(properties(runtime, device))
         if kind == "model":
-            draft = require_draft(self.pair)
-            draft_options = properties(runtime, self._draft_device)
+            draft, draft_on = require_draft(self.pair), self._draft_device
+            used = properties(runtime, draft_on)
             try:
-                options["draft_model"] = openvino_genai.draft_model(
-                    folder_of(draft), self._draft_device, **draft_options
-                )
+                options["draft_model"] = openvino_genai.draft_model(folder_of(draft), draft_on, **used)
             except OPENVINO_FAILURES as error:
                 raise LoadError.of(error, f"OpenVINO cannot load {draft.name!r}", "export it again") from error
         elif kind == "lookup":

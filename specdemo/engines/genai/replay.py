@@ -55,11 +55,9 @@ class Tracer:
         self._sampling = request.sampling
         self._text, self._prompt_length = list(prompt), len(prompt)
         self._max_length = len(prompt) + request.max_new_tokens
-        self._draft: ModelSequence | None = None
         self._replay: Replay
         if request.strategy.drafter.model:
-            self._draft = pipelines.draft_model().sequence(self._max_length)
-            self._replay = DraftReplay(self._draft, prompt, request)
+            self._replay = DraftReplay(pipelines.draft_model().sequence(self._max_length), prompt, request)
         else:
             index = index_of(request.strategy)
             self._replay = lambda text, limit: [

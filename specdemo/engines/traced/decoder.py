@@ -3,8 +3,7 @@
 That is text, outcomes, entropies and, in greedy decoding, probabilities.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 
@@ -47,28 +46,22 @@ class TracedDecoder(Decoder):
         self._incremental = IncrementalText(self._tokenizer.decode, prompt)
         capacity, random = len(prompt) + request.max_new_tokens, np.random.default_rng(sampling.seed)
         eos_ids = frozenset[int]() if request.ignore_eos else self._tokenizer.eos_ids()
-        with self._resetting():
+        try:
             target = self._open_target(prompt, capacity)
             opened = self._open_drafter
             drafter = opened(prompt, capacity, random, target) if opened is not None else None
             steps = rounds(prompt, target, drafter, sampling, random, request.max_new_tokens, eos_ids)
             for step in steps:
                 yield self._described(step) if isinstance(step, Committed) else Prefill(step, len(prompt))
+        except OPENVINO_FAILURES as error:
+            self._reset()
+            raise EngineError.of(error) from error
 
     def update_strategy(self, strategy: Strategy) -> bool:
         if self._live is None or type(strategy) is not type(self._request.strategy):
             return False
         self._live.strategy = strategy
         return True
-
-    @contextmanager
-    def _resetting(self) -> Iterator[None]:
-        """Raise OpenVINO failures as `EngineError`, and free the caches."""
-        try:
-            yield
-        except OPENVINO_FAILURES as error:
-            self._reset()
-            raise EngineError.of(error) from error
 
     def _described(self, step: Committed) -> Round:
         self.finish_reason = step.finish_reason

@@ -46,7 +46,7 @@ class ModelDrafter(Drafter):
             self._columns[tokens] = np.arange(len(tokens))
 
     def read(self, text: Sequence[int]) -> None:
-        if self._fits(text):
+        if self._context is None or len(text) <= self._context:
             self._sequence.logits(text)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
@@ -67,9 +67,6 @@ class ModelDrafter(Drafter):
 
     def learn(self, proposed: int, accepted: int) -> None:
         self._policy.learn(proposed, accepted)
-
-    def _fits(self, text: Sequence[int]) -> bool:
-        return self._context is None or len(text) <= self._context
 
     def _choose(self, logits: Logits, seen: Ids) -> Proposal:
         """Choose among the draft's own tokens; distributions are over all of the target's."""

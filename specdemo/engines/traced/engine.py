@@ -89,7 +89,9 @@ class TracedEngine(Engine):
         plain = isinstance(request.strategy, Plain)
         drafter, policy = (None, None) if plain else self._drafter(request, costs)
         if self.thoroughness.fixed_lengths and request.kv_cache:
-            self._compile_passes(request.strategy)
+            self._model("plain").compile_lengths(_fixed_lengths(request.strategy))
+            if self._draft is not None and request.strategy.drafter.model:
+                self._draft.compile_lengths(_draft_lengths(self.pair, request.strategy))
         return TracedDecoder(
             request,
             self._tokenizer,
@@ -98,11 +100,6 @@ class TracedEngine(Engine):
             self._sequences.clear,
             None if plain or request.strategy.name not in ENGINES[self.name].live else policy,
         )
-
-    def _compile_passes(self, strategy: Strategy) -> None:
-        self._model("plain").compile_lengths(_fixed_lengths(strategy))
-        if self._draft is not None and strategy.drafter.model:
-            self._draft.compile_lengths(_draft_lengths(self.pair, strategy))
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         if self.thoroughness.fixed_lengths:
