@@ -28,7 +28,7 @@ from specdemo.errors import PromptError, SpecdemoError
 from specdemo.files import cache_folder, read_bytes, writable_folder, write_json
 from specdemo.models.catalogue import pair_settings
 from specdemo.models.devices import PROPERTIES_VARIABLE, instruction_sets, processor
-from specdemo.racing.race import SLICE_SECONDS, race
+from specdemo.racing.race import SLICE_SECONDS, LiveSettings, race
 from specdemo.racing.warm_up import WARM_UP_PROMPT, OtherLoad
 from specdemo.records import Comparison, Costs, ModelPair
 from specdemo.strategies import Constant
@@ -39,6 +39,7 @@ _RACE_TOKENS = 48  # per lookahead: medians over some 20 rounds, in a second
 _WARM_UP_PASSES = 2
 _PASSES_SHARE = 0.15  # of the time: copies need long passes; those not raced are timed alone, as slow models allow
 MAX_SECONDS = 12.0  # to measure in; longer rounds are left out then
+_MIN_ROUNDS = 3  # per lookahead in the first race, even if compiling on a busy machine has taken all the time
 _QUIET_LOAD = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
 _FORMAT = "rounds and long passes"  # of the kept file
 _MAX_FILE_BYTES = 2**20
@@ -54,8 +55,8 @@ def known_costs(
 def measure_costs(
     engine: Engine, *, stop: Callable[[], bool] = lambda: False, seconds: float = MAX_SECONDS
 ) -> Costs | None:
-    """Race each lookahead on a short text within `seconds`. Keep the result if the machine was quiet, unless a limit
-    shorter than `MAX_SECONDS` cut it off.
+    """Race each lookahead on a short text within `seconds`, the first ones a few rounds longer if need be. Keep the
+    result if the machine was quiet, unless a limit shorter than `MAX_SECONDS` cut it off.
 
     None if stopped, if the model's context is too short, or if this engine cannot time its passes.
     """
@@ -65,8 +66,9 @@ def measure_costs(
     text = " ".join(islice(cycle(WARM_UP_PROMPT.split()), _PROMPT_WORDS))
     races_until = until - _PASSES_SHARE * seconds
 
-    def halted() -> bool:
-        return stop() or perf_counter() > races_until
+    def halted(begun: int = _MIN_ROUNDS) -> bool:
+        """Whether to end, with this many rounds begun of each lookahead."""
+        return stop() or (perf_counter() > races_until and (begun >= _MIN_ROUNDS or bool(rounds)))
 
     try:
         for lookaheads in _races(engine):
@@ -108,7 +110,7 @@ def _drafts(engine: Engine) -> bool:
 
 
 def _round_costs(
-    engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[], bool]
+    engine: Engine, text: str, lookaheads: Sequence[int], halted: Callable[[int], bool]
 ) -> Iterator[_RoundCost]:
     """Yield medians over the rounds of a race with these lookaheads in turns; without a draft, of passes alone."""
     if not _drafts(engine):
@@ -116,7 +118,7 @@ def _round_costs(
             if alone := _passes(engine, text, lookahead):
                 yield alone
         return
-    comparison = _race(engine, text, lookaheads, stop)
+    comparison = _race(engine, text, lookaheads, halted)
     if comparison is None or not comparison.plain.rounds:
         return
     step = median(one.seconds for one in comparison.plain.rounds)
@@ -133,14 +135,21 @@ def _round_costs(
             yield alone._replace(plain_step=step, drafting=drafting)
 
 
-def _race(engine: Engine, text: str, lookaheads: Sequence[int], stop: Callable[[], bool]) -> Comparison | None:
+def _race(engine: Engine, text: str, lookaheads: Sequence[int], halted: Callable[[int], bool]) -> Comparison | None:
     if len(lookaheads) > 1:
         next(engine.pass_seconds(text, max(lookaheads) + 1))  # compiles their lengths
     chosen = {"policy": "constant", "num_assistant_tokens": max(lookaheads), "ignore_eos": True}
     max_new_tokens = _RACE_TOKENS * len(lookaheads)
     settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=max_new_tokens, **chosen)
-    turns = cycle({"num_assistant_tokens": lookahead} for lookahead in lookaheads)
-    *_, last = race(engine, text, settings, stop=stop, live_settings=lambda: next(turns))
+    turns, begun = cycle(lookaheads), 0
+
+    def next_lookahead() -> LiveSettings:
+        nonlocal begun
+        begun += 1
+        return {"num_assistant_tokens": next(turns)}
+
+    events = race(engine, text, settings, stop=lambda: halted(begun // len(lookaheads)), live_settings=next_lookahead)
+    *_, last = events
     return last if isinstance(last, Comparison) else None
 
 

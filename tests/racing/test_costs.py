@@ -1,7 +1,7 @@
 """Step costs: measured in races, and kept for this machine if it was quiet."""
 
 from collections.abc import Callable, Generator
-from itertools import count
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,16 @@ def test_costs_cut_short_by_a_shorter_limit_are_not_kept(load: list[float], monk
     assert short.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(16)])
     assert measure_costs(engine(), seconds=0) is None
     assert load_costs("traced", engine().pair) is None
+
+
+def test_the_first_race_has_some_rounds_however_late_it_begins(
+    load: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = chain([0.0, 0.0], repeat(100.0))  # the limit, a look at it, and everything after a slow warm-up
+    monkeypatch.setattr(step_costs, "perf_counter", lambda: next(clock))
+    late = measure_costs(engine())
+    assert late is not None
+    assert late.verify == pytest.approx([0.01 + 0.001 * lookahead for lookahead in range(5)])
 
 
 def undivided(run: Run) -> Run:
