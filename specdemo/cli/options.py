@@ -15,7 +15,7 @@ from specdemo.errors import UsageError
 from specdemo.models.catalogue import MODELS_VARIABLE, catalogue
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
-from specdemo.strategies import parameters
+from specdemo.strategies import drafters, parameters
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
@@ -103,7 +103,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         return load(options.target, options.draft, servers=servers).models
     if options.target is None and options.draft is not None:
         raise UsageError("--draft needs --target; give both.")
-    best = BEST_DRAFT if getattr(options, "drafter", "model") == "model" else None
+    best = BEST_DRAFT if drafters()[getattr(options, "drafter", "model")].model else None
     runtime = given_settings(options, RuntimeSettings)
     return load(options.target, options.draft or best, models_dir=options.models_dir, **runtime).models
 

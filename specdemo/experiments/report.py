@@ -22,7 +22,7 @@ from specdemo.results.estimate import BUSY_SHARE, INTERVAL, mean_load
 from specdemo.results.figures import ChartPoint, Figure, as_data, xy_chart
 from specdemo.results.words import shared_words
 from specdemo.settings import option
-from specdemo.text import counted, milliseconds, number, percent
+from specdemo.text import counted, duration, number, percent
 
 _MAX_NAMED = 4  # of the settings that may be as fast
 _MODULES = ("files.js", "glossary.js", "plot.js", "rounds.js", "board.js")  # and those that they import
@@ -203,7 +203,7 @@ def _latencies(point: Point) -> Iterator[dict[str, str]]:
         return
     for side, ttft, tpot in zip(SIDES, point.ttft, point.tpot, strict=True):
         seconds = {
-            f"{name} {statistic}": milliseconds(value)
+            f"{name} {statistic}": duration(value)
             for name, latency in (("TTFT", ttft), ("TPOT", tpot))
             for statistic, value in zip(("mean", "P50", "P95", "P99"), latency.model_dump().values(), strict=True)
         }

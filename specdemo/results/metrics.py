@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from specdemo.files import glossary
 from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Round, Run
-from specdemo.text import milliseconds, number, percent
+from specdemo.text import duration, number, percent
 
 ROUNDS_TO_JUDGE = 12  # without any accepted proposal: with α = 0.2 that happens in 7 % of runs
 
@@ -278,8 +278,8 @@ def figures(comparison: Comparison, speedup: str, plain_steps: float | None) -> 
 
     yield metric("speedup", speedup)
     yield both("tokens/s", tokens_per_second, number)
-    yield both("time per output token (TPOT)", time_per_token, milliseconds)
-    yield both("time to first token (TTFT)", prefill_seconds, milliseconds)
+    yield both("time per output token (TPOT)", time_per_token, duration)
+    yield both("time to first token (TTFT)", prefill_seconds, duration)
     yield metric("acceptance rate α", number(acceptance_rate(speculative)))
     yield both("mean acceptance length τ", mean_acceptance_length, number)
     yield metric("acceptance by position i", _positions(speculative))

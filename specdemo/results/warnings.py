@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specdemo.capabilities import ENGINES
+from specdemo.errors import listed
 from specdemo.records import Comparison, Outcome
 from specdemo.results import estimate, metrics
 from specdemo.results.agreement import fault
@@ -12,6 +13,8 @@ from specdemo.text import percent
 
 _SPEEDUP_MARGIN = 1.1  # × τ; a tenth for clocks and caches
 _SLOW_DRAFT_STEP = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain
+
+_PROMPT_SECONDS, _PROMPT_CHANGE = 1.0, 1.2  # hand-set: to the first token, and × the speedup; below, few would mind
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,13 @@ def find_warnings(comparison: Comparison, speedup: Speedup | None = None) -> Ite
         yield RunWarning("disturbed", reason, "other programs interfered")
     if speedup is not None and (reason := _unusual(speedup)):
         yield RunWarning("unusual", reason, "unusually fast")
+    if speedup is not None and (reason := _long_prompt(comparison)):
+        yield RunWarning("long prompt", reason, "the prompt not counted")
     unsteady = [side for side, warm_up in (comparison.warm_up or {}).items() if not warm_up.steady]
     if unsteady:
         reason = (
-            f"{' and '.join(unsteady).capitalize()} decoding was still getting faster when the warm-up ended, so it "
-            "may look slower than it is. Run again."
+            f"{listed(unsteady).capitalize()} decoding {'were' if len(unsteady) > 1 else 'was'} still getting faster "
+            "when the warm-up ended, and may look slower than it is. Run again."
         )
         yield RunWarning("warming up", reason, "still warming up")
     if reason := _refused(comparison):
@@ -68,6 +73,20 @@ def _unusual(speedup: Speedup) -> str:
     return (
         f"A speedup of {speedup.ratio:.2f}× is unusual where a round writes {length:.2f} tokens: a round reads all "
         "weights once, as a plain step does. The plain side may run on other hardware, or something slowed it down."
+    )
+
+
+def _long_prompt(comparison: Comparison) -> str:
+    """Say what reading the prompt, which the headline leaves out, would change in it, if that is much."""
+    runs, tokens = (comparison.plain, comparison.speculative), metrics.common_tokens(comparison)
+    reading, writing = [run.prefill.seconds for run in runs], [metrics.seconds_to(run, tokens) for run in runs]
+    plain, speculative = (sum(parts) for parts in zip(reading, writing, strict=True))
+    change = plain / speculative * writing[1] / writing[0]
+    if max(reading) < _PROMPT_SECONDS or 1 / _PROMPT_CHANGE < change < _PROMPT_CHANGE:
+        return ""
+    return (
+        f"The headline leaves out reading the prompt, which took {reading[0]:.1f} s plainly and {reading[1]:.1f} s "
+        f"with speculation. With it, the same tokens took {plain:.1f} s and {speculative:.1f} s."
     )
 
 

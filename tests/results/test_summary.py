@@ -10,7 +10,7 @@ from rich.console import Console
 
 from specdemo.cli.terminal import print_figures
 from specdemo.exports import schema
-from specdemo.records import Comparison, DraftCounts, Round, SettingsUpdate, Turn, WarmUp
+from specdemo.records import SIDES, Comparison, DraftCounts, Round, SettingsUpdate, Turn, WarmUp
 from specdemo.results.estimate import Speedup
 from specdemo.results.summary import Summary, expectation, headline_of, summarise, times
 from specdemo.results.warnings import disturbed, find_warnings
@@ -197,6 +197,21 @@ def test_the_gravest_warning_comes_first() -> None:
     slow, unsteady = costs_of((1.0, 1.1, 1.2), 0.95), {"plain": WarmUp(rounds=9, seconds=3, steady=False)}
     expected = ["disturbed", "warming up", "no gain possible", "loop"]
     assert kinds(comparison, other_load=0.9, costs=slow, warm_up=unsteady) == expected
+
+
+@pytest.mark.parametrize(
+    ("reading", "named"),  # seconds of either side, which write for 0.64 and 0.29 s
+    [((0.99, 0.99), False), ((1.0, 1.0), True), ((20.0, 9.0), False), ((2.0, 3.5), True)],
+)
+def test_a_prompt_that_would_change_the_headline_is_named(reading: tuple[float, float], named: bool) -> None:
+    comparison = compared(ScriptedEngine(wrong=(4,)), **LONG)
+    for side, seconds in zip(SIDES, reading, strict=True):
+        run = comparison.side(side)
+        prefill = run.prefill.model_copy(update={"seconds": seconds})
+        comparison = comparison.model_copy(update={side: run.model_copy(update={"prefill": prefill})})
+    assert ("long prompt" in kinds(comparison)) == named
+    took = "took 2.0 s plainly and 3.5 s with speculation. With it, the same tokens took 2.6 s and 3.8 s."
+    assert any(took in reason for reason in said(comparison).why) == (reading == (2.0, 3.5))
 
 
 @given(comparisons)
