@@ -66,7 +66,8 @@ class Source(Record):
 
     def export_command(self, folder: str) -> str:
         options = f"--weight-format {self.weights}" + " --trust-remote-code" * self.trust_remote_code
-        return f"optimum-cli export openvino --model {self.repository} {options} {shlex.quote(folder)}"
+        quoted = shlex.quote(folder).replace("'~/", "~/'", 1)  # a quoted ~ is a folder of this name
+        return f"optimum-cli export openvino --model {self.repository} {options} {quoted}"
 
 
 class Defaults(Record):

@@ -12,10 +12,12 @@ from gradio.components import Component
 
 from specdemo.capabilities import EngineName
 from specdemo.errors import SpecdemoError, UnknownNameError, UsageError
+from specdemo.models.catalogue import pair_of
 from specdemo.models.checks import check_pair, drafts_for, fitting_draft, is_recommended
 from specdemo.models.converted import remove_stored, stored_conversions
 from specdemo.models.devices import devices, in_units
 from specdemo.records import Model, ModelPair
+from specdemo.settings import RuntimeSettings
 from specdemo.ui.compare import CompareTab
 from specdemo.ui.controls import RUNTIME, STRATEGY, Control, control, engines_for, start_values
 from specdemo.ui.events import ENGINE, NO_QUEUE, PRIVATE, WAITING, event_value, stop_on
@@ -101,7 +103,7 @@ class ModelsTab:
             read = gr.on(adding, partial(notice, "Reading the file …"), outputs=self._message, **NO_QUEUE)
             read.then(self.add, [place, self._listed], updated, **NO_QUEUE)
         target.input(self.fit_to_target, shown, updated, **NO_QUEUE)
-        described = [target, draft]
+        described = [target, draft, self.controls["weights"]]
         report = [self._report, self._offer, self._use]
         changes = [tab.select, *(control.change for control in described)]
         gr.on(changes, self.report, described, report, trigger_mode="always_last", **NO_QUEUE)
@@ -202,7 +204,7 @@ class ModelsTab:
             remove_stored(name)
         return stored_choices()
 
-    def report(self, target: str, draft: str) -> Updates:
+    def report(self, target: str, draft: str, weights: Any) -> Updates:
         models, fits = self._registry.models(), False
         description = offer = ""
         try:
@@ -211,7 +213,9 @@ class ModelsTab:
                     offer = self._registry.offer(name)
                     raise UnknownNameError(self._registry.unknown_model(name))
             if target:
-                report = check_pair(models[target], models.get(draft))
+                runtime = RuntimeSettings.checked(weights=weights)
+                pair = pair_of(models[target], models.get(draft), runtime=runtime)
+                report = check_pair(pair.target, pair.draft)
                 description, fits = report_html(report), report.fits
         except SpecdemoError as error:
             description = alert(error)

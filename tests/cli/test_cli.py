@@ -188,7 +188,8 @@ def test_a_target_alone_is_raced_with_prompt_lookup_and_not_with_a_draft(capsys:
 
 def test_a_target_takes_the_draft_that_fits_unless_another_drafter_is_named() -> None:
     parse, given = build_parser().parse_args, ["compare", "x", "--target", str(BUNDLED / "target")]
-    draft = chosen_pair(parse(given)).draft
-    assert draft is not None
-    assert draft.path == BUNDLED / "draft"
+    for drafter in ((), ("--drafter", "combined")):
+        draft = chosen_pair(parse([*given, *drafter])).draft
+        assert draft is not None
+        assert draft.path == BUNDLED / "draft"
     assert chosen_pair(parse([*given, "--drafter", "lookup"])).draft is None
