@@ -176,7 +176,9 @@ class Weights:
         self._report(self._read / self._bytes)
         stored = _stacked(parts)
         if self._header.family == "llama" and name.endswith(("attn_q", "attn_k")):
-            stored = stored.reordered(self._rotary_order(len(raw)))
+            # the halves of a head turn together; GGUF has them in pairs
+            order = np.arange(len(raw)).reshape(-1, head_size(self._header) // 2, 2).swapaxes(1, 2)
+            stored = stored.reordered(order.reshape(-1))
         return stored
 
     def _packing(self, tensor: Tensor) -> Pack:
@@ -187,10 +189,6 @@ class Weights:
         if self._form == "exact":
             return _as_bytes if tensor.type in EIGHT_BITS else _as_halves
         return _rounded
-
-    def _rotary_order(self, rows: int) -> Any:
-        """Return the order of rows in which the halves of a head turn together; GGUF has them in pairs."""
-        return np.arange(rows).reshape(-1, head_size(self._header) // 2, 2).swapaxes(1, 2).reshape(-1)
 
 
 def _blocks(raw: Bytes, tensor: Tensor) -> Bytes:

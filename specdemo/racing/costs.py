@@ -39,7 +39,7 @@ _RACE_TOKENS = 48  # per lookahead: medians over some 20 rounds, in a second
 _WARM_UP_PASSES = 2
 _PASSES_SHARE = 0.15  # of the time: copies need long passes; those not raced are timed alone, as slow models allow
 MAX_SECONDS = 12.0  # to measure in; longer rounds are left out then
-_MIN_ROUNDS = 3  # per lookahead in the first race, even if compiling on a busy machine has taken all the time
+_MIN_ROUNDS = 12  # in the first race, even if compiling on a busy machine has taken all the time
 _QUIET_LOAD = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
 _FORMAT = "rounds and long passes"  # of the kept file
 _MAX_FILE_BYTES = 2**20
@@ -67,7 +67,7 @@ def measure_costs(
     races_until = until - _PASSES_SHARE * seconds
 
     def halted(begun: int = _MIN_ROUNDS) -> bool:
-        """Whether to end, with this many rounds begun of each lookahead."""
+        """Whether to end a race with this many rounds begun."""
         return stop() or (perf_counter() > races_until and (begun >= _MIN_ROUNDS or bool(rounds)))
 
     try:
@@ -141,15 +141,13 @@ def _race(engine: Engine, text: str, lookaheads: Sequence[int], halted: Callable
     chosen = {"policy": "constant", "num_assistant_tokens": max(lookaheads), "ignore_eos": True}
     max_new_tokens = _RACE_TOKENS * len(lookaheads)
     settings = pair_settings(engine.pair, engine=engine.name, max_new_tokens=max_new_tokens, **chosen)
-    turns, begun = cycle(lookaheads), 0
+    begun = list[int]()
 
     def next_lookahead() -> LiveSettings:
-        nonlocal begun
-        begun += 1
-        return {"num_assistant_tokens": next(turns)}
+        begun.append(lookaheads[len(begun) % len(lookaheads)])
+        return {"num_assistant_tokens": begun[-1]}
 
-    events = race(engine, text, settings, stop=lambda: halted(begun // len(lookaheads)), live_settings=next_lookahead)
-    *_, last = events
+    *_, last = race(engine, text, settings, stop=lambda: halted(len(begun)), live_settings=next_lookahead)
     return last if isinstance(last, Comparison) else None
 
 
