@@ -104,7 +104,8 @@ class Entry(Record):
 
     @property
     def memory_bytes(self) -> int:
-        return memory_needed(self.target.disk_bytes, self.draft.disk_bytes, DEFAULT_ENGINE)
+        sizes = self.target.disk_bytes, self.draft.disk_bytes
+        return max(memory_needed(*sizes, name) for name, engine in ENGINES.items() if engine.local)
 
 
 @cache

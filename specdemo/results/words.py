@@ -62,7 +62,9 @@ _NOT_QUANTIZED = (
 
 
 def run_words(comparison: Comparison) -> str:
-    return f"{strategy_words(comparison)}, {shared_words(comparison.settings)}"
+    form = comparison.pair.runtime.weights
+    weights = "" if form == "auto" else f", {form} weights"
+    return f"{strategy_words(comparison)}, {shared_words(comparison.settings)}{weights}"
 
 
 def strategy_words(comparison: Comparison, *, short: bool = False) -> str:
