@@ -50,9 +50,6 @@ class _StoredWeights(NamedTuple):
     def form(self) -> tuple[Any, ...]:
         return self.values.dtype, self.values.shape[2:], self.offsets is None
 
-    def reordered(self, rows: Any) -> "_StoredWeights":
-        return _StoredWeights(*(None if column is None else column[rows] for column in self))
-
 
 def _stacked(parts: Sequence[_StoredWeights]) -> _StoredWeights:
     """Return the rows of all parts, which have one form."""
@@ -178,7 +175,7 @@ class Weights:
         if self._header.family == "llama" and name.endswith(("attn_q", "attn_k")):
             # the halves of a head turn together; GGUF has them in pairs
             order = np.arange(len(raw)).reshape(-1, head_size(self._header) // 2, 2).swapaxes(1, 2)
-            stored = stored.reordered(order.reshape(-1))
+            stored = _StoredWeights(*(None if part is None else part[order.reshape(-1)] for part in stored))
         return stored
 
     def _packing(self, tensor: Tensor) -> Pack:
