@@ -41,7 +41,7 @@ _PASSES_SHARE = 0.15  # of the time: copies need long passes; those not raced ar
 MAX_SECONDS = 12.0  # to measure in; longer rounds are left out then
 _MIN_ROUNDS = 12  # in the first race, even if compiling on a busy machine has taken all the time
 _QUIET_LOAD = 0.1  # share of the processor that others took; hand-set: what a desktop does at rest
-_FORMAT = "rounds and long passes"  # of the kept file
+_FORMAT = "rounds, long passes, rough heads"  # of the kept file
 _MAX_FILE_BYTES = 2**20
 
 
