@@ -93,7 +93,7 @@ _COPY_FACTOR, _LENGTHS_FACTOR = 1.2, 8.0  # bytes per byte of weights: of each c
 def memory_needed(target_bytes: int, draft_bytes: int, engine: EngineName) -> int:
     """Estimate the bytes of an engine's process with a pair of these stored weights, without KV caches of long texts.
 
-    Measured, in GB, with estimates: traced, 1.5 and 0.5 billion weights 2.2 (2.1), SmolLM2 with its head 1.4 (1.5);
+    Measured, in GB, with estimates: traced, 1.5 and 0.5 billion weights 2.0 (2.1), SmolLM2 with its head 1.4 (1.5);
     GenAI, 1.5 and 0.5 billion 4.2 (3.8), where each side has its own target.
     """
     needed = _COPY_FACTOR * (ENGINES[engine].copies * target_bytes + draft_bytes)
