@@ -332,6 +332,7 @@ def test_stop_keeps_the_partial_run_and_enter_and_a_reload_are_explained(visit: 
     start(page)
     expect(page.locator(".race")).to_contain_text("Reading the prompt")
     stop_before_speculative(page)
+    assert page.evaluate(VISIBLE, [".pane.plain [data-index='0']"]) == [], "the answer's beginning is in view"
     page.click("#run")
     expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
     page.reload()
