@@ -69,11 +69,8 @@ def choices(field: FieldInfo) -> dict[str, str] | None:
         if isinstance(rule, Choice):
             return rule.options()
     if get_origin(field.annotation) is Literal:
-        return {value: _LABELS.get(value, value) for value in get_args(field.annotation)}
+        return {value: value.capitalize() if value.isalpha() else value for value in get_args(field.annotation)}
     return None
-
-
-_LABELS = {"on": "On", "off": "Off"}
 
 
 class _Selection(SettingsModel):

@@ -64,7 +64,7 @@ async function demonstrate(view) {
   const isItsPair = () => part(header, "[data-pair]").dataset.pair === record.pair.name;
   if (typed || !isItsPair() || view.request || view.root.classList.contains("requested")) return;
   view.open({ run: "recording", record, anatomy: null });
-  new MutationObserver(() => isItsPair() || view.endRecording()).observe(header, { childList: true, subtree: true });
+  new MutationObserver(() => isItsPair() || view.endRecording()).observe(header, { attributes: true, childList: true, subtree: true });
 }
 
 /** A run was requested, or is over. @param {boolean} busy */

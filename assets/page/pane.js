@@ -75,14 +75,15 @@ export class Pane {
     }
   }
 
-  /** At the end of a run, go to its start, or mark the token where the outputs diverge and go there. @param {number | null} index of the token */
+  /** At the end of a run, go to the start of its answer, or mark the token where the outputs diverge and go there. @param {number | null} index of the token */
   mark(index) {
     const token = /** @type {HTMLElement | null} */ (this.text.querySelector(`[data-index="${index}"]`));
     token?.classList.add("diverges");
     token?.closest(".thinking")?.setAttribute("open", "");
     const tip = token && TIPS.get(token);
     if (token) TIPS.set(token, () => `${tip?.()}\nthe outputs diverge here`);
-    if (token || this.following) this.text.scrollTop = token ? token.offsetTop - this.text.offsetTop - 40 : 0; // both panes alike
+    const place = token ?? /** @type {HTMLElement | null} */ (this.following ? this.text.querySelector(".thinking, .round") : null);
+    if (place) this.text.scrollTop = place.offsetTop - this.text.offsetTop - 90; // below a short prompt; both panes alike
     this.following = false;
   }
 

@@ -224,7 +224,7 @@ export class Race {
     this.drawCharts(this.player);
     this.find(".toggle").textContent = "Replay";
     this.root.dataset.live = "false";
-    this.root.dataset.state = this.finished ? "done" : "failed";
+    this.root.dataset.state = this.finished ? "done" : "idle";
     if (!this.finished) return this.setReason(""); // the page says why beside Run
     const { record } = this.finished;
     const { agreement, certain, direction, expectation, identical, sentence, state, why, ...summary } = record.summary;

@@ -18,7 +18,7 @@ from specdemo.records import Model, ModelPair, Phase, Progress
 from specdemo.text import parameters, without_folders
 
 PHASES = {
-    "converting": "Converting the GGUF file, once",
+    "converting": "Converting a GGUF file, once",
     "loading": "Loading the models",
     "calibrating": "Measuring step costs",
     "warming up": "Warming up",

@@ -180,7 +180,7 @@ class Sessions:
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(Preload(engine, with_chat_cache(pair)), cancelled):
                 yield notice(phase_text(phase)) if phase is not None else ""
-            yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
+            yield notice("Stopped; the next run may load the previous pair again.") if cancelled.is_set() else ""
 
     def waiting_notice(self, visitor: str) -> str:
         """Say why this visitor's next run waits; empty if it does not."""

@@ -104,7 +104,7 @@ test("a first token is shown as it arrives, before there is a pace to play at; a
 test("a run that fails leaves the reason to the message beside Run", () => {
   const view = race();
   view.receive([start("b"), line("error", { text: "The model is damaged." }, "b")].join("\n"));
-  assert.equal(view.root.dataset.state, "failed");
+  assert.equal(view.root.dataset.state, "idle");
   assert.equal(text(view, "reason"), "");
 });
 

@@ -201,7 +201,7 @@ def test_a_recording_is_shown_with_its_pair_until_something_is_typed_or_run(visi
         if ending == "typed":
             page.fill("#prompt textarea", "Say")
         else:
-            page.evaluate("document.querySelector('#header header').outerHTML = '<span data-pair=other>other</span>'")
+            page.evaluate("document.querySelector('#header [data-pair]').dataset.pair = 'other'")  # as Gradio does
         page.wait_for_selector(".race[data-recorded=''][data-state=idle]")
         expect(page.locator(".pane.plain .text")).to_have_text("The large model writes one token at a time.")
 
@@ -332,6 +332,7 @@ def test_stop_keeps_the_partial_run_and_enter_and_a_reload_are_explained(visit: 
     start(page)
     expect(page.locator(".race")).to_contain_text("Reading the prompt")
     stop_before_speculative(page)
+    assert page.evaluate(VISIBLE, [".pane.plain [data-index='0']"]) == [], "the answer's beginning is in view"
     page.click("#run")
     expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
     page.reload()
