@@ -199,9 +199,15 @@ def exported_folder(source: Source, directory: Path | None = None) -> Path:
     return models_dir(directory) / source.exported_name
 
 
-def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:
-    """Return the paths of the pair's models, target first; None for a model that is not on this machine."""
-    return tuple(local_folder(source, directory) for source in entry.sources)
+def entry_folders(
+    entry: Entry, directory: Path | None = None, models: Iterable[Model] = ()
+) -> tuple[Path | None, ...]:
+    """Return the paths of the pair's models, target first, also of copies among `models`; None for one not here."""
+    return tuple(
+        local_folder(source, directory)
+        or next((one.path for one in models if source.sha256 and is_source(one, source)), None)
+        for source in entry.sources
+    )
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:

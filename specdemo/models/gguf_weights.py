@@ -170,12 +170,12 @@ class Weights:
         with ThreadPoolExecutor(2) as pool:
             parts = list(pool.map(lambda chunk: pack(chunk, tensor), chunks))
         self._read += tensor.bytes
-        self._report(self._read / self._bytes)
+        self._report(min(self._read / self._bytes, 1.0))  # an output head may be read twice
         stored = _stacked(parts)
         if self._header.family == "llama" and name.endswith(("attn_q", "attn_k")):
             # the halves of a head turn together; GGUF has them in pairs
-            order = np.arange(len(raw)).reshape(-1, head_size(self._header) // 2, 2).swapaxes(1, 2)
-            stored = _StoredWeights(*(None if part is None else part[order.reshape(-1)] for part in stored))
+            order = np.arange(len(raw)).reshape(-1, head_size(self._header) // 2, 2).swapaxes(1, 2).reshape(-1)
+            stored = _StoredWeights(*(None if part is None else part[order] for part in stored))
         return stored
 
     def _packing(self, tensor: Tensor) -> Pack:

@@ -6,7 +6,7 @@ from itertools import accumulate, islice
 from typing import Literal, NamedTuple
 
 from specdemo.files import glossary
-from specdemo.records import Comparison, Costs, DraftCounts, Outcome, Round, Run
+from specdemo.records import SIDES, Comparison, Costs, DraftCounts, Outcome, Round, Run, Side
 from specdemo.text import duration, number, percent
 
 ROUNDS_TO_JUDGE = 12  # without any accepted proposal: with α = 0.2 that happens in 7 % of runs
@@ -55,6 +55,12 @@ def seconds_to(run: Run, tokens: int) -> float:
 
 def common_tokens(comparison: Comparison) -> int:
     return min(decoded_tokens(comparison.plain), decoded_tokens(comparison.speculative))
+
+
+def clocks(comparison: Comparison) -> dict[Side, float]:
+    """Both sides' seconds in the race, for the same number of tokens; empty if there are none to compare."""
+    tokens = common_tokens(comparison)
+    return {side: seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
 
 
 def passes_to(comparison: Comparison) -> tuple[int, int] | None:

@@ -143,7 +143,7 @@ def _pooled(comparison: Comparison, speedup: Speedup | None) -> str:
     if not comparison.repeats:
         return "in this race"
     runs = f"in the race and {counted(len(comparison.repeats), 'repeat')}"
-    clocks = _clocks(comparison)
+    clocks = metrics.clocks(comparison)
     raced = headline_of(clocks["plain"] / clocks["speculative"])
     return runs if raced == headline_of(speedup.ratio) else f"{runs}; {raced.lower()} in the race alone"
 
@@ -183,15 +183,11 @@ def _certain(comparison: Comparison, state: str) -> str:
     return f"Independent of timing, the target ran {passes[1]} times instead of {passes[0]}."
 
 
-def _clocks(comparison: Comparison) -> dict[Side, float]:
-    """Both sides' seconds in the race, for the same number of tokens; empty if there are none to compare."""
-    tokens = metrics.common_tokens(comparison)
-    return {side: metrics.seconds_to(comparison.side(side), tokens) for side in SIDES} if tokens else {}
-
-
 def _seconds(comparison: Comparison) -> dict[Side, float]:
-    """The same, as means of the race and its repeats: their ratio is the headline's."""
-    clocks, runs = _clocks(comparison), 1 + len(comparison.repeats)
+    """Both sides' seconds for the same number of tokens, as means of the race and its repeats: their ratio is the
+    headline's. Empty if there are none to compare.
+    """
+    clocks, runs = metrics.clocks(comparison), 1 + len(comparison.repeats)
     if not clocks:
         return {}
     plain = clocks["plain"] + sum(trial.plain_seconds for trial in comparison.repeats)

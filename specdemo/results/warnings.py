@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from specdemo.capabilities import ENGINES
 from specdemo.errors import listed
-from specdemo.records import Comparison, Outcome
+from specdemo.records import SIDES, Comparison, Outcome
 from specdemo.results import estimate, metrics
 from specdemo.results.agreement import fault
 from specdemo.results.estimate import Speedup
@@ -13,7 +13,6 @@ from specdemo.text import percent
 
 _SPEEDUP_MARGIN = 1.1  # × τ; a tenth for clocks and caches
 _SLOW_DRAFT_STEP = 0.3  # plain steps; hand-set: a faster draft step is not the reason for a lack of gain
-
 _PROMPT_SECONDS, _PROMPT_CHANGE = 1.0, 1.2  # hand-set: to the first token, and × the speedup; below, few would mind
 
 
@@ -78,8 +77,8 @@ def _unusual(speedup: Speedup) -> str:
 
 def _long_prompt(comparison: Comparison) -> str:
     """Say what reading the prompt, which the headline leaves out, would change in it, if that is much."""
-    runs, tokens = (comparison.plain, comparison.speculative), metrics.common_tokens(comparison)
-    reading, writing = [run.prefill.seconds for run in runs], [metrics.seconds_to(run, tokens) for run in runs]
+    reading = [comparison.side(side).prefill.seconds for side in SIDES]
+    writing = [*metrics.clocks(comparison).values()]
     plain, speculative = (sum(parts) for parts in zip(reading, writing, strict=True))
     change = plain / speculative * writing[1] / writing[0]
     if max(reading) < _PROMPT_SECONDS or 1 / _PROMPT_CHANGE < change < _PROMPT_CHANGE:

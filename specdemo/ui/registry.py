@@ -1,7 +1,7 @@
 """Models that visitors may choose. The browser sends names, which are looked up and never turned into paths."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,35 +101,30 @@ class Registry:
             return {"target": entry_name, "draft": _draft_name(models[entry_name], models)}
         entry = catalogue.find(entry_name)
         by_path = {model.path: name for name, model in models.items()}
-        names = [by_path[path] for path in self._paths(entry, models.values()) if path in by_path]
+        paths = catalogue.entry_folders(entry, self._directory, models.values())
+        names = [by_path[path] for path in paths if path in by_path]
         if len(names) < len(entry.sources):
             raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
         return {"target": names[0], "draft": names[1]}
 
     def cards(self) -> str:
-        runnable, others, models = list[dict[str, Any]](), list[dict[str, Any]](), self.models().values()
+        runnable, others = list[dict[str, Any]](), list[dict[str, Any]]()
+        models, known = self.models(), set[Path | None]()
         for entry in catalogue.catalogue():
             # larger weights would be swapped
             runs = entry.supported and entry.disk_bytes < psutil.virtual_memory().total
-            present = [path is not None for path in self._paths(entry, models)]
+            paths = catalogue.entry_folders(entry, self._directory, models.values())
+            known.update(paths)
+            present = [path is not None for path in paths]
             own_directory = self._directory is not None
             cards = runnable if runs else others
             cards.append(card(entry, present, downloads=self.downloads, own_directory=own_directory))
-        return html("cards", [*self._own_cards()], runnable, others)
+        return html("cards", [*self._own_cards(models, known)], runnable, others)
 
-    def _paths(self, entry: catalogue.Entry, models: Iterable[Model]) -> list[Path | None]:
-        """Return the paths of a pair's models, target first, also of copies; None for one that is not here."""
-        return [
-            path or next((one.path for one in models if source.sha256 and catalogue.is_source(one, source)), None)
-            for source, path in zip(entry.sources, catalogue.entry_folders(entry, self._directory), strict=True)
-        ]
-
-    def _own_cards(self) -> Iterator[dict[str, Any]]:
+    def _own_cards(self, models: dict[str, Model], known: Container[Path | None]) -> Iterator[dict[str, Any]]:
         """Yield cards of targets on this machine that are neither the page's first one nor the catalogue's."""
-        models = self.models()
-        folders = {path for entry in catalogue.catalogue() for path in self._paths(entry, models.values())}
         for model in models.values():
-            if model.head is not None or model.path in folders or model.name == self.default.target.name:
+            if model.head is not None or model.path in known or model.name == self.default.target.name:
                 continue
             draft = _draft_name(model, models)
             drafted = f"with {draft}" if draft else "no draft: prompt lookup"
